@@ -1,0 +1,35 @@
+"""Shardwright: from pinned parquet checksums to a fine-tuned vision-language checkpoint.
+
+Config: config/config.yaml (the example build) unless the given config names its own `build`.
+Named targets: metadata, raw, audit, dataset, model, checkpoint, report; `all` is the whole build.
+"""
+
+import sys
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
+
+if "build" not in config:
+
+    configfile: Path(workflow.basedir) / "config/config.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/metadata.smk"
+include: "rules/download.smk"
+include: "rules/audit.smk"
+include: "rules/dataset.smk"
+include: "rules/model.smk"
+include: "rules/train.smk"
+include: "rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        rules.checkpoint.input,
+        rules.report.input,
