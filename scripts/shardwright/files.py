@@ -31,6 +31,7 @@ def find_path(text: str) -> Path:
         return path
     return CHECKOUT / path
 
+
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file as 64 lowercase hex digits, read in 1 MiB pieces."""
     with path.open("rb") as stream:

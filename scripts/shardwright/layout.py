@@ -68,10 +68,15 @@ def _pin(row: dict[str, str], path: Path, line: int) -> Pin:
         rows, size = int(row["rows"]), int(row["bytes"])
     except (TypeError, ValueError):
         raise BuildError(
-            where, found=f"rows {row['rows']!r}, bytes {row['bytes']!r}", expected="two whole numbers", next_step=next_step
+            where,
+            found=f"rows {row['rows']!r}, bytes {row['bytes']!r}",
+            expected="two whole numbers",
+            next_step=next_step,
         ) from None
     if rows <= 0 or size <= 0:
-        raise BuildError(where, found=f"rows {rows}, bytes {size}", expected="positive numbers", next_step=next_step)
+        raise BuildError(
+            where, found=f"rows {rows}, bytes {size}", expected="positive numbers", next_step=next_step
+        )
     if not re.fullmatch(r"[0-9a-f]{64}", row["sha256"] or ""):
         raise BuildError(
             where, found=f"sha256 {row['sha256']!r}", expected="64 lowercase hex digits", next_step=next_step
