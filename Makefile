@@ -1,0 +1,60 @@
+# `make run` builds the example from parquet to checkpoint; `make test` runs all tests.
+# Both make the environment first. `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE
+
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+ENV := .venv/.ready
+ARGS ?=
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: env
+env: $(ENV) ## Make the environment (.venv) from the pinned requirement files in envs/
+
+$(ENV): envs/torch.txt envs/main.txt envs/dev.txt
+	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 found; install one or run make PYTHON=/path/to/python"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { rm -rf .venv; \
+		echo "error: $(PYTHON) cannot make a venv; on Debian: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/torch.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r envs/main.txt -r envs/dev.txt
+	$(BIN)/python -m pip check
+	$(BIN)/python -m compileall -q -j 0 $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') >/dev/null || true
+	@touch $@
+
+.PHONY: run
+run: $(ENV) ## Build the example, from parquet to checkpoint (ARGS='...' are passed to Snakemake)
+	$(BIN)/python scripts/unlock.py --stale-only
+	$(BIN)/snakemake $(ARGS)
+
+.PHONY: test
+test: $(ENV) $(SLURM_ENV) ## Run all tests (ARGS='-k name' selects)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+.PHONY: lint
+lint: $(ENV) ## ruff, snakefmt, snakemake --lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile rules
+	$(BIN)/python tests/lint_rules.py
+
+.PHONY: fmt
+fmt: $(ENV) ## Format programs and rules
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile rules
+
+.PHONY: pins
+pins: $(ENV) ## Compile envs/*.in into hash-pinned envs/*.txt
+	bash envs/compile.sh
+
+.PHONY: clean
+clean: ## Remove the environment (never the results)
+	rm -rf .venv .venv-*
