@@ -1,0 +1,6 @@
+"""Select, convert, index (draft: B2 owns this file)."""
+
+
+rule dataset:
+    input:
+        "<root>/energon/manifest.json",

@@ -1,0 +1,1 @@
+"""Fetch the pinned model files (draft: A1 owns this file)."""
