@@ -11,7 +11,7 @@ import pytest
 from helpers import SCRIPTS
 
 from shardwright.errors import BuildError
-from shardwright.files import find_path, owner_lock, replacing, sha256_file, write_json
+from shardwright.files import find_path, owner_lock, replacing, sha256_file, sole_writer, write_json
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_scratch(tmp_path):
@@ -62,3 +62,13 @@ def test_config_paths_are_found_from_any_working_directory(tmp_path, monkeypatch
     assert find_path("config/pins/datacomp.tsv").is_file()
     (tmp_path / "own.tsv").write_text("")
     assert find_path("own.tsv").resolve() == tmp_path / "own.tsv"
+
+
+def test_the_next_writer_clears_what_a_killed_one_left(tmp_path):
+    target = tmp_path / "root/energon/a.tar"
+    target.parent.mkdir(parents=True)
+    for name in (".a.tar.123.part", ".b.tar.123.part"):
+        (target.parent / name).write_text("half")
+    with sole_writer(target):
+        assert [path.name for path in target.parent.iterdir()] == [".b.tar.123.part"]
+    assert (tmp_path / "root/locks/energon-a.tar.lock").is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -121,4 +122,23 @@ def owner_lock(lock_path: Path, wait_s: float = 3600.0) -> Iterator[None]:
         stream.truncate()
         stream.write(f"{socket.gethostname()} pid {os.getpid()}\n")
         stream.flush()
+        yield
+
+
+@contextlib.contextmanager
+def sole_writer(target: Path, wait_s: float = 3600.0) -> Iterator[None]:
+    """Hold the owner lock of `target`, and clear what a killed writer of it left behind.
+
+    The lock file lives at `<root>/locks/`, two levels above the target, never among the outputs.
+
+    Raises:
+        BuildError: Another process held the lock for `wait_s` seconds.
+    """
+    lock = target.parent.parent / "locks" / f"{target.parent.name}-{target.name}.lock"
+    with owner_lock(lock, wait_s):
+        for stale in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+            if stale.is_dir():
+                shutil.rmtree(stale, ignore_errors=True)
+            else:
+                stale.unlink(missing_ok=True)
         yield
