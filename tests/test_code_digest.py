@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from helpers import SCRIPTS
 
+from helpers import SCRIPTS
 from shardwright.code_digest import _parsed, code_digest, source_files
 
 

@@ -7,8 +7,8 @@ import copy
 import jsonschema
 import pytest
 import yaml
-from helpers import CHECKOUT, snakemake
 
+from helpers import CHECKOUT, snakemake
 from shardwright.config_check import check_config, load_schema
 from shardwright.errors import BuildError
 

@@ -8,8 +8,8 @@ import sys
 import time
 
 import pytest
-from helpers import SCRIPTS
 
+from helpers import SCRIPTS
 from shardwright.errors import BuildError
 from shardwright.files import find_path, owner_lock, replacing, sha256_file, sole_writer, write_json
 
@@ -21,7 +21,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_scratch(tmp_path):
         scratch.write_text("half")
         raise RuntimeError
     assert target.read_text() == "old"
-    assert os.listdir(tmp_path) == ["x.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
 def test_json_is_the_same_bytes_for_the_same_value(tmp_path):

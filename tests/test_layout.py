@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from helpers import CHECKOUT
 
+from helpers import CHECKOUT
 from shardwright.errors import BuildError
 from shardwright.layout import Pin, plan_shards, plan_tars, read_pins
 
