@@ -5,7 +5,7 @@ format, a pax header with a float mtime before every member, jpg json txt for ea
 the order in which download threads end. test_raw_shards.py compares it byte for byte with
 webdataset's own writer.
 
-    photos = make_photos(200, seed=1)
+    photos = make_photos(200, seed=1)  # tests/photos.py
     samples, failures = make_rows(0, 1000, photos=photos, seed=1)
     spoil(samples[3], "blank_caption")
     write_shard(tmp_path / "raw", 0, samples, failures)
@@ -18,7 +18,6 @@ import io
 import json
 import math
 import random
-import struct
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,11 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from photos import with_comment
 from shardwright import verdicts
 
 Member = tuple[str, bytes]
@@ -45,27 +44,7 @@ ERROR_MESSAGES = (
     ("failed_to_download", "<urlopen error timed out>"),
     ("failed_to_resize", "Image decoding error"),
 )
-WORDS = [
-    "a",
-    "photo",
-    "of",
-    "red",
-    "green",
-    "old",
-    "new",
-    "small",
-    "wooden",
-    "house",
-    "river",
-    "dog",
-    "street",
-    "market",
-    "blue",
-    "sky",
-    "with",
-    "two",
-    "people",
-]
+WORDS = ("a", "photo", "of", "old", "red", "wooden", "house", "river", "dog", "street", "market", "blue")
 ROW_SCHEMA = pa.schema(
     [
         pa.field("uid", pa.string()),
@@ -117,42 +96,6 @@ class ShardFiles:
     tar: Path
     parquet: Path
     stats: Path
-
-
-def make_photo(seed: int, width: int = 512, height: int = 384, mode: str = "RGB", **save: Any) -> bytes:
-    """Return a photo-like JPEG: smooth shapes, texture at every scale, some sensor noise.
-
-    At 512 x 384 and quality 95 it has about 38 KB, the mean of the DataComp reference run.
-    `save` goes to Pillow (`progressive=True`, `quality=...`, `subsampling=...`).
-    """
-    rng = np.random.default_rng(seed)
-    planes = []
-    base = None
-    for _ in mode:
-        plane = Image.new("F", (4, 3), 128)
-        for scale, amplitude in ((4, 55), (8, 30), (16, 16), (32, 8), (64, 4), (128, 2)):
-            size = (scale, max(2, round(scale * height / width)))
-            noise = rng.normal(0, amplitude, size[::-1]).astype(np.float32)
-            plane = Image.fromarray(np.asarray(plane.resize(size, Image.Resampling.BILINEAR)) + noise)
-        plane = np.asarray(plane.resize((width, height), Image.Resampling.BILINEAR))
-        base = plane + rng.normal(0, 1.8, plane.shape).astype(np.float32) if base is None else base
-        planes.append(0.75 * base + 0.25 * plane)
-    pixels = np.clip(np.stack(planes, axis=-1), 0, 255).astype(np.uint8)
-    image = Image.fromarray(pixels[..., 0] if mode == "L" else pixels)
-    stream = io.BytesIO()
-    image.save(stream, "JPEG", **{"quality": 95, **save})
-    return stream.getvalue()
-
-
-def make_photos(count: int, seed: int = 0, **options: Any) -> list[bytes]:
-    """Return `count` distinct photo-like JPEGs; see `make_photo`."""
-    return [make_photo(seed * 1_000_003 + number, **options) for number in range(count)]
-
-
-def with_comment(jpeg: bytes, text: str) -> bytes:
-    """Return the same picture with a comment segment: other bytes and digest, no new encoding."""
-    data = text.encode()
-    return jpeg[:2] + b"\xff\xfe" + struct.pack(">H", len(data) + 2) + data + jpeg[2:]
 
 
 def make_uid(seed: int, shard: int, row: int) -> str:
@@ -364,13 +307,3 @@ def write_shard(
     stats = edit_stats(make_stats(samples, failures))
     files.stats.write_text(json.dumps(stats, indent=4))
     return files
-
-
-def main() -> None:
-    """Print what the maker's JPEGs weigh and how long a shard takes (for tuning by hand)."""
-    photos = make_photos(20)
-    print(f"mean JPEG {np.mean([len(photo) for photo in photos]):.0f} bytes")
-
-
-if __name__ == "__main__":
-    main()

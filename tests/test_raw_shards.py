@@ -8,7 +8,8 @@ import json
 import pyarrow.parquet as pq
 import webdataset
 
-from raw_shards import MTIME, make_photos, make_rows, write_shard
+from photos import make_photos
+from raw_shards import MTIME, make_rows, write_shard
 
 
 def test_tar_equals_the_writer_of_img2dataset(tmp_path):
