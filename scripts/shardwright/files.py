@@ -87,11 +87,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def owner_lock(lock_path: Path, wait_s: float = 3600.0) -> Iterator[None]:
+def owner_lock(lock_path: Path, wait_s: float = 3600.0) -> Iterator[int]:
     """Hold `lock_path` alone; a second writer of the same target waits, then takes over.
 
     After `kill -9` of Snakemake its jobs live on as orphans; the rerun's copy waits here until
-    the orphan is gone instead of writing beside it. The lock dies with its process.
+    the orphan is gone instead of writing beside it. The lock dies with its process, or with the
+    last child that was given the yielded file descriptor (`pass_fds`).
 
     Raises:
         BuildError: The lock was still held after `wait_s` seconds.
@@ -122,7 +123,7 @@ def owner_lock(lock_path: Path, wait_s: float = 3600.0) -> Iterator[None]:
         stream.truncate()
         stream.write(f"{socket.gethostname()} pid {os.getpid()}\n")
         stream.flush()
-        yield
+        yield stream.fileno()
 
 
 @contextlib.contextmanager
