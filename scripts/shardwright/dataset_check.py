@@ -1,0 +1,95 @@
+"""Is the dataset on disk what the jobs that wrote it recorded?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from shardwright.errors import BuildError
+from shardwright.files import sha256_file
+from shardwright.tarformat import BLOCK, padded, tar_index
+
+AGAIN = "delete it and run the same command again: it is written anew"
+
+
+def read_receipts(folder: Path, plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the receipts of all planned tars, in the plan's order.
+
+    Raises:
+        BuildError: A receipt tells of another plan.
+    """
+    receipts = []
+    for stem, part in plan["parts"].items():
+        path = folder / f"{stem}.json"
+        receipt = json.loads(path.read_text(encoding="utf-8"))
+        for name in ("samples", "content_sha256"):
+            if receipt[name] != part[name]:
+                raise BuildError(
+                    str(path),
+                    found=f"{name} {receipt[name]}",
+                    expected=f"{part[name]}, as planned",
+                    next_step=f"delete it and run the same command again: {receipt['tar']} is written anew",
+                )
+        receipts.append(receipt)
+    return receipts
+
+
+def check_no_foreign_tars(dataset: Path, names: Iterable[str]) -> None:
+    """Refuse tars of an earlier, larger build: a copy or upload of the folder would take them along.
+
+    Raises:
+        BuildError: The folder holds a tar or an index that is not planned.
+    """
+    known = {known for name in names for known in (name, f"{name}.idx")}
+    foreign = sorted(path.name for path in dataset.glob("*.tar*") if path.name not in known)
+    if foreign:
+        raise BuildError(
+            str(dataset),
+            found=f"{len(foreign)} files that are not part of this build: {', '.join(foreign[:4])}"
+            + (", …" if len(foreign) > 4 else ""),
+            expected="the planned tars alone",
+            next_step="remove them: rm " + " ".join(str(dataset / name) for name in foreign),
+        )
+
+
+def _check_tar(dataset: Path, index: Path, receipt: dict[str, Any]) -> None:
+    path = dataset / receipt["tar"]
+    found = (path.stat().st_size, sha256_file(path))
+    if found != (receipt["bytes"], receipt["sha256"]):
+        raise BuildError(
+            str(path),
+            found=f"{found[0]} bytes, SHA-256 {found[1]}",
+            expected=f"{receipt['bytes']} bytes, SHA-256 {receipt['sha256']}, as written",
+            next_step=AGAIN,
+        )
+    stem = path.name.removesuffix(".tar").replace("-shard-", "-")
+    columns = pq.read_table(index / f"{stem}.parquet", use_threads=False)
+    offsets = [0]
+    for image, conversation in zip(
+        columns["image_size"].to_pylist(), columns["conversation_size"].to_pylist(), strict=True
+    ):
+        offsets.append(offsets[-1] + 2 * BLOCK + padded(image) + padded(conversation))
+    idx = dataset / f"{receipt['tar']}.idx"
+    if offsets[:-1] != columns["offset"].to_pylist() or idx.read_bytes() != tar_index(offsets):
+        raise BuildError(
+            str(idx),
+            found="other offsets than the tar's members have",
+            expected=f"{len(offsets)} offsets from 0 to {offsets[-1]}",
+            next_step=f"delete {path} and run the same command again: both are written anew",
+        )
+
+
+def check_tars(dataset: Path, index: Path, receipts: list[dict[str, Any]], threads: int = 1) -> None:
+    """Read every tar and compare it with its receipt, its index with its table of members.
+
+    Raises:
+        BuildError: A tar or an index is not what was written.
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(lambda receipt: _check_tar(dataset, index, receipt), receipts):
+            pass
