@@ -1,0 +1,110 @@
+"""What a failure class means for the user: the table of failures, and warnings when one dominates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwright import verdicts
+from shardwright.failures import MEANING, TRANSIENT
+
+COLUMNS = ("stage", "reason", "code", "count", "percent_of_urls", "transient", "meaning", "advice")
+ADVICE = {
+    "dns": "the resolver may be overloaded: lower download.thread_count or the number of jobs, "
+    "or use a caching resolver",
+    "connect": "the network or a proxy may cut connections: probe a few of the URLs from this machine",
+    "tls": "look at the machine's clock and CA certificates, or at a proxy that re-signs traffic",
+    "timeout": "the network may be saturated: lower download.thread_count or the number of jobs, "
+    "or raise download.timeout_s",
+    "incomplete": "the network or a proxy may cut transfers: lower download.thread_count",
+    "http_429": "too many requests to a few hosts: lower download.thread_count or the number of jobs",
+    "http_5xx": "the servers were in trouble: retry later",
+    "http_4xx 403": "the hosts refuse the client: look at download.user_agent and at a site proxy",
+    "http_4xx 407": "a site proxy wants credentials: look at download.proxy",
+    "http_4xx 401": "the hosts want credentials, or a site proxy answers in their place",
+    "http_4xx": "the pictures are gone: nothing to mend",
+    "private_address": "a proxy or a resolver may answer for every host; download.allow_private_addresses "
+    "is for test servers only",
+    "too_large": "download.max_bytes may be too low for this set",
+    "too_many_pixels": "download.max_pixels may be too low for this set",
+    "not_an_image": "hosts answer with web pages (log-in, consent, captive portal): look at some URLs",
+    "hash_mismatch": "if nearly all mismatch, the column or the algorithm is the wrong one",
+    "bad_face_boxes": "look at the face_bboxes column: are its boxes fractions of width and height?",
+    "other": "look at error_message in the raw parquets",
+}
+REASON_ADVICE = {
+    verdicts.BAD_UID: "look at the uid column named in metadata.columns",
+    verdicts.BAD_FACE_BBOXES: "look at the face_bboxes column named in metadata.columns",
+    verdicts.CAPTION_MISMATCH: "null captions differ from empty ones; otherwise the raw shard is damaged",
+    verdicts.BLANK_CAPTION: "nothing to mend: the metadata has no caption",
+    verdicts.BAD_JPEG: "the raw shard is damaged: delete its tar and run again",
+}
+
+
+def _split_name(name: str) -> tuple[str, str]:
+    reason, _, code = name.partition(" ")
+    return reason, code
+
+
+def failure_rows(totals: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row for each failure class (and HTTP code) and each reason for a drop, most frequent first."""
+    urls = max(totals["attempts"], 1)
+    rows = []
+    for name, count in totals["failures"].items():
+        reason, code = _split_name(name)
+        rows.append(
+            {
+                "stage": "download",
+                "reason": reason,
+                "code": code,
+                "count": count,
+                "transient": "yes" if reason in TRANSIENT else "no",
+                "meaning": MEANING[reason],
+                "advice": ADVICE.get(name, ADVICE.get(reason, "nothing to mend")),
+            }
+        )
+    for reason, count in totals["verdicts"].items():
+        if reason == verdicts.KEEP or not count:
+            continue
+        rows.append(
+            {
+                "stage": "audit",
+                "reason": reason,
+                "code": "",
+                "count": count,
+                "transient": "no",
+                "meaning": verdicts.MEANINGS[reason],
+                "advice": REASON_ADVICE.get(reason, "look at `dropped` in audit/{shard}.json"),
+            }
+        )
+    for row in rows:
+        row["percent_of_urls"] = f"{100 * row['count'] / urls:.2f}"
+    return sorted(rows, key=lambda row: (-row["count"], row["stage"], row["reason"], row["code"]))
+
+
+def failures_tsv(totals: dict[str, Any]) -> str:
+    """The failure table as tab-separated text with a header."""
+    lines = ["\t".join(COLUMNS)]
+    lines += ["\t".join(str(row[name]) for name in COLUMNS) for row in failure_rows(totals)]
+    return "\n".join(lines) + "\n"
+
+
+def num_transient(totals: dict[str, Any]) -> int:
+    """Failures that may succeed at another time."""
+    return sum(count for name, count in totals["failures"].items() if _split_name(name)[0] in TRANSIENT)
+
+
+def dominance_warnings(totals: dict[str, Any], dominant_share: float) -> list[str]:
+    """A line for each class or HTTP code that alone makes up `dominant_share` of all failures."""
+    num_failures = sum(totals["failures"].values())
+    if num_failures < 0.05 * totals["attempts"]:
+        return []
+    by_class: dict[str, int] = {}
+    for name, count in totals["failures"].items():
+        reason = _split_name(name)[0]
+        by_class[reason] = by_class.get(reason, 0) + count
+    warnings = []
+    for name, count in sorted((by_class | totals["failures"]).items()):
+        if count >= dominant_share * num_failures:
+            advice = ADVICE.get(name, ADVICE.get(_split_name(name)[0], "nothing to mend"))
+            warnings.append(f"{name} is {100 * count / num_failures:.0f} % of all failures: {advice}")
+    return warnings

@@ -1,0 +1,154 @@
+"""One sample of a raw tar: its verdict, and what the audit records of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from shardwright import verdicts
+from shardwright.errors import BuildError
+from shardwright.jpeg import BadJpeg, JpegFacts, probe_jpeg
+from shardwright.rawshard import RawSample
+
+_UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_UPRIGHT = '"Image Orientation": "Horizontal (normal)"'
+_ORIENTATION = '"Image Orientation": "'
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """What the config says of this build's samples.
+
+    Args:
+        face_boxes: The metadata has a face_bboxes column, so every sample must have a list.
+    """
+
+    face_boxes: bool = True
+
+
+class Judged(NamedTuple):
+    """The audit of one sample; what could not be read is null."""
+
+    sample: RawSample
+    verdict: str
+    detail: str
+    uid: str | None
+    jpg_sha256: str
+    json_sha256: str
+    caption_chars: int | None
+    num_face_boxes: int
+    exif_rotated: bool
+    stated_size: tuple[Any, Any]
+    jpeg: JpegFacts | None
+
+
+class _Fault(Exception):
+    """The first fault of a sample's content."""
+
+    def __init__(self, verdict: str, detail: str) -> None:
+        super().__init__(detail)
+        self.verdict, self.detail = verdict, detail
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _parse_metadata(data: bytes) -> dict[str, Any]:
+    try:
+        metadata = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _Fault(verdicts.METADATA_NOT_JSON, f"{type(error).__name__}: {error}") from None
+    if not isinstance(metadata, dict):
+        raise _Fault(verdicts.METADATA_NOT_JSON, f"a JSON {type(metadata).__name__}")
+    return metadata
+
+
+def _check_text(key: str, caption: str | None, metadata: dict[str, Any], expected: Expectations) -> None:
+    """Raise the first fault of the text members; the order is that of `verdicts.REASONS`."""
+    if metadata.get("key") != key:
+        raise _Fault(verdicts.KEY_MISMATCH, f"key {_show(metadata.get('key'))}")
+    if metadata.get("status") != "success":
+        raise _Fault(verdicts.BAD_STATUS, f"status {_show(metadata.get('status'))}")
+    if metadata.get("caption") != caption:
+        raise _Fault(
+            verdicts.CAPTION_MISMATCH, f"TXT {_show(caption)}, metadata {_show(metadata.get('caption'))}"
+        )
+    if not isinstance(metadata.get("face_bboxes", None if expected.face_boxes else []), list):
+        raise _Fault(verdicts.BAD_FACE_BBOXES, f"face_bboxes {_show(metadata.get('face_bboxes'))}")
+    if not caption or caption.isspace():
+        raise _Fault(verdicts.BLANK_CAPTION, f"caption {_show(caption)}")
+
+
+def judge_sample(sample: RawSample, jpg: bytes, meta: bytes, txt: bytes, expected: Expectations) -> Judged:
+    """Look for the faults of one sample, in the order that decides the reason counted.
+
+    Args:
+        sample: Key and byte ranges.
+        jpg: Payload of the JPG member.
+        meta: Payload of the JSON member.
+        txt: Payload of the TXT member.
+        expected: What the config says of this build.
+    """
+    uid, caption, jpeg = None, None, None
+    metadata: dict[str, Any] = {}
+    verdict, detail = verdicts.KEEP, ""
+    try:
+        try:
+            caption = txt.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _Fault(verdicts.CAPTION_NOT_UTF8, str(error)) from None
+        metadata = _parse_metadata(meta)
+        uid = metadata.get("uid")
+        if not isinstance(uid, str) or not _UID.fullmatch(uid):
+            uid, bad_uid = None, uid
+            raise _Fault(verdicts.BAD_UID, f"uid {_show(bad_uid)}")
+        _check_text(sample.key, caption, metadata, expected)
+        jpeg = probe_jpeg(jpg)
+    except _Fault as fault:
+        verdict, detail = fault.verdict, fault.detail
+    except BadJpeg as fault:
+        verdict, detail = verdicts.BAD_JPEG, str(fault)
+    boxes = metadata.get("face_bboxes")
+    exif = metadata.get("exif")
+    return Judged(
+        sample,
+        verdict,
+        detail,
+        uid,
+        hashlib.sha256(jpg).hexdigest(),
+        hashlib.sha256(meta).hexdigest(),
+        None if caption is None else len(caption),
+        len(boxes) if isinstance(boxes, list) else 0,
+        isinstance(exif, str) and _ORIENTATION in exif and _UPRIGHT not in exif,
+        (metadata.get("width"), metadata.get("height")),
+        jpeg,
+    )
+
+
+def judge_samples(descriptor: int, samples: Iterable[RawSample], expected: Expectations) -> list[Judged]:
+    """Read samples from the open tar, one system call each, and judge them.
+
+    Raises:
+        BuildError: The tar became shorter while it was read.
+    """
+    judged = []
+    for sample in samples:
+        start, end = sample.jpg.offset, sample.txt.offset + sample.txt.size
+        data = memoryview(os.pread(descriptor, end - start, start))
+        if len(data) != end - start:
+            raise BuildError(
+                f"sample {sample.key}",
+                found=f"{len(data)} bytes at byte {start} of the tar",
+                expected=f"{end - start}, as its headers say",
+                next_step="something changed the tar while it was read: run the same command again",
+            )
+        payloads = (bytes(data[span.offset - start :][: span.size]) for span in sample[1:])
+        judged.append(judge_sample(sample, *payloads, expected))
+    return judged
