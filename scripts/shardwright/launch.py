@@ -23,6 +23,7 @@ from typing import NoReturn
 
 from shardwright.errors import BuildError
 from shardwright.files import owner_lock
+from shardwright.slurm import num_allocated_nodes
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL: stopped on request with its state saved; run again to resume
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
@@ -32,11 +33,8 @@ RANK_VARIABLES = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+|NODE_RANK"
     r"|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_\w+|PET_\w+|OMPI_\w+|PMI_\w+|PMIX_\w+)"
 )
-# What a step of our own would inherit from the step that Snakemake runs in, and trip over.
-STEP_VARIABLES = re.compile(
-    r"SLURM_(STEP\w*|PROCID|LOCALID|NODEID|NTASKS\w*|NPROCS|TASKS_PER_NODE|CPUS_PER_TASK|TRES_PER_TASK"
-    r"|CPU_BIND\w*|MEM_BIND\w*|DISTRIBUTION|GTIDS|TASK_PID|LAUNCH_NODE_IPADDR|SRUN_COMM\w*|NNODES)"
-)
+# What describes the step we are in; a step of our own finds the job by its id alone.
+STEP_VARIABLES = re.compile(r"(SLURM|SRUN|SBATCH)_(?!(JOB_ID|CONF)$)\w+")
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def _clear(pattern: re.Pattern[str]) -> None:
 
 
 def _srun(job: Launch) -> list[str]:
-    num_nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
+    num_nodes = num_allocated_nodes()
     if num_nodes < job.nodes or not shutil.which("srun"):
         raise BuildError(
             f"--nodes {job.nodes}",
@@ -116,7 +114,7 @@ def _srun(job: Launch) -> list[str]:
     _clear(STEP_VARIABLES)
     return [
         *("srun", "--overlap", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1"),
-        *("--cpu-bind=none", "--kill-on-bad-exit=1"),
+        *(f"--cpus-per-task={len(os.sched_getaffinity(0))}", "--cpu-bind=none", "--kill-on-bad-exit=1"),
     ]
 
 

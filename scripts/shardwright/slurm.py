@@ -1,0 +1,85 @@
+"""What our programs ask Slurm: the nodes of this job, the jobs of a run. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from shardwright.errors import BuildError
+
+JOB_PREFIX = "shardwright"
+JOB_COMMENT = re.compile(r"(?:rule_|shards_)\S+")
+# All that a step of ours needs to find its job; the rest describes the step we are in.
+KEPT_VARIABLES = ("SLURM_JOB_ID", "SLURM_CONF")
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """One job in the queue: id, name (the run), state, nodes or reason, what it builds, where."""
+
+    job_id: str
+    name: str
+    state: str
+    where: str
+    comment: str
+    folder: str
+
+
+def ask(*command: str) -> str:
+    """Run a Slurm command and return what it printed.
+
+    Raises:
+        BuildError: It is not installed, or failed (with its own words).
+    """
+    if not shutil.which(command[0]):
+        raise BuildError(
+            command[0],
+            found="no such command",
+            expected="Slurm's commands on PATH",
+            next_step="run this on a login node of the cluster",
+        )
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise BuildError(
+            " ".join(command),
+            found=done.stderr.strip() or f"exit status {done.returncode}",
+            expected="an answer from Slurm",
+            next_step="see whether `sinfo` answers; repeat when it does",
+        )
+    return done.stdout
+
+
+def num_allocated_nodes() -> int:
+    """Count the nodes of the job we run in; 0 outside a job.
+
+    Slurm is asked, since the plugin's job step clears most SLURM variables and a step's own
+    describe the step.
+    """
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if not job_id or not shutil.which("squeue"):
+        return 0
+    return int(ask("squeue", "--noheader", f"--jobs={job_id}", "--format=%D").split()[0])
+
+
+def step_environment() -> dict[str, str]:
+    """Our environment for a nested srun: no trace of the step that we are in ourselves."""
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if key in KEPT_VARIABLES or not key.startswith(("SLURM_", "SRUN_", "SBATCH_"))
+    }
+
+
+def queued_jobs(folder: str | None = None) -> list[SlurmJob]:
+    """List our user's Shardwright jobs that wait or run, of one working directory or of all."""
+    fields = "%i\t%j\t%T\t%R\t%k\t%Z"
+    text = ask("squeue", "--noheader", "--me", f"--format={fields}")
+    jobs = [SlurmJob(*map(str.strip, line.split("\t"))) for line in text.splitlines() if line.strip()]
+    return [
+        job
+        for job in jobs
+        if job.name.startswith(JOB_PREFIX) and folder in (None, job.folder) and JOB_COMMENT.match(job.comment)
+    ]
