@@ -54,7 +54,7 @@ def fetch_metadata(
     root = parquet.parent.parent
     store = root / "fetched" / parquet.parent.name
     stored = store / pin.file
-    with sole_writer(parquet):
+    with sole_writer(parquet, patience.lock_wait_s):
         new = fetch_file(source, pin, stored, store, patience)
         check_parquet(stored, source.describe(pin.file), rows, columns)
         _link_or_copy(stored, parquet)
@@ -86,6 +86,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--sha256", required=True, help="pinned SHA-256")
     parser.add_argument("--attempts", type=int, default=3, help="tries in a row without progress")
     parser.add_argument("--backoff-s", type=float, default=2.0, help="wait after a failed try; doubles")
+    parser.add_argument("--window-s", type=float, default=60.0, help="patience with a near-silent sender")
+    parser.add_argument("--lock-wait-s", type=float, default=3600.0, help="patience with another writer")
     parser.add_argument("--parquet", type=Path, required=True, help="output")
     parser.add_argument("--receipt", type=Path, required=True, help="output, written last")
     args = parser.parse_args(argv)
@@ -95,7 +97,7 @@ def main(argv: list[str] | None = None) -> None:
         FilePin(args.parquet.name, args.bytes, args.sha256),
         args.rows,
         parse_columns(args.columns),
-        Patience(args.attempts, args.backoff_s),
+        Patience(args.attempts, args.backoff_s, args.window_s, args.lock_wait_s),
         args.parquet,
         args.receipt,
     )

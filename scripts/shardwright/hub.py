@@ -30,6 +30,8 @@ from shardwright.progress import Progress
 from shardwright.sources import Source, TransientFault
 
 _BUSY = (408, 416, 425, 429)
+# A build asks for its files and nothing else: the client would also fetch and cache a list of agents.
+constants.HF_HUB_DISABLE_TELEMETRY = True
 
 
 def _page(source: Source) -> str:

@@ -26,6 +26,7 @@ from shardwright.sources import Source, TransientFault
 
 CHUNK = 1 << 20
 MAX_WAIT_S = 60.0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,13 @@ class Patience:
         attempts: Tries in a row without progress, or with wrong bytes.
         backoff_s: Wait after the first failed try; doubles each time, at most MAX_WAIT_S.
         window_s: How long a live connection may send next to nothing.
+        lock_wait_s: How long another writer of the same target is waited for.
     """
 
     attempts: int = 3
     backoff_s: float = 2.0
     window_s: float = WINDOW_S
+    lock_wait_s: float = 3600.0
 
 
 def _copy_from_folder(source: Source, pin: FilePin, partial: Path, progress: Progress) -> None:
@@ -106,7 +109,7 @@ def _transfer_once(source: Source, pin: FilePin, partial: Path, window_s: float)
     try:
         _receive(source, pin, partial, progress)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in _NO_ROOM:
             raise
         raise _disk_full(pin, partial, error.strerror) from error
     size = partial.stat().st_size

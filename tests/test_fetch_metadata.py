@@ -1,0 +1,361 @@
+"""fetch_metadata against a hub on loopback and against mirror folders (R01–R04, S10)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import fetch_metadata
+from helpers import SCRIPTS, child_env, run_program
+from hub_server import HubServer, hub_endpoint, sha256
+from shardwright.errors import BuildError
+
+REVISION = "a" * 40
+REPO = "owner/urls"
+COLUMNS = "url=url text=text uid=uid face_bboxes=face_bboxes"
+NUM_ROWS = 3000
+
+
+def table(num_rows: int = NUM_ROWS, **changed: pa.Array | None) -> pa.Table:
+    """DataComp's columns; `changed` replaces some of them, None removes one."""
+    numbers = [str(row * 7919 % 104729) for row in range(num_rows)]
+    columns = {
+        "uid": pa.array([f"{row:032x}" for row in range(num_rows)]),
+        "url": pa.array([f"http://example.invalid/{number}" for number in numbers]),
+        "text": pa.array([f"picture {number}" for number in numbers]),
+        "face_bboxes": pa.array([[[0.1, 0.2, 0.3, 0.4]]] * num_rows, pa.list_(pa.list_(pa.float64()))),
+        **changed,
+    }
+    return pa.table({name: column for name, column in columns.items() if column is not None})
+
+
+def parquet_bytes(data: pa.Table) -> bytes:
+    """The table as an uncompressed parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(data, sink, compression="none", use_dictionary=False)
+    return sink.getvalue().to_pybytes()
+
+
+GOOD = parquet_bytes(table())
+
+
+@pytest.fixture
+def hub():
+    with HubServer() as server:
+        server.add("dataset", REPO, REVISION, {"a.parquet": GOOD}, lfs=True)
+        yield server
+
+
+def arguments(root, data: bytes = GOOD, name: str = "a", **changed: object) -> list[object]:
+    """The command line for one parquet below `root`."""
+    options = {
+        "source": "hub",
+        "repo": REPO,
+        "revision": REVISION,
+        "columns": COLUMNS,
+        "rows": NUM_ROWS,
+        "bytes": len(data),
+        "sha256": sha256(data),
+        "backoff-s": 0.05,
+        "parquet": root / f"metadata/{name}.parquet",
+        "receipt": root / f"metadata/{name}.json",
+        **{key.replace("_", "-"): value for key, value in changed.items()},
+    }
+    return [part for key, value in options.items() for part in (f"--{key}", value)]
+
+
+def fetch(root, hub: HubServer | None, **options: object) -> str:
+    """Run the program in this process; return what it printed."""
+    printed = io.StringIO()
+    endpoint = hub.url if hub else "http://127.0.0.1:9"
+    with hub_endpoint(endpoint), contextlib.redirect_stdout(printed):
+        fetch_metadata.main([str(part) for part in arguments(root, **options)])
+    return printed.getvalue()
+
+
+def refused(root, hub: HubServer | None, **options: object) -> str:
+    """Run the program, which must refuse and leave no output; return its error."""
+    with pytest.raises(BuildError) as error:
+        fetch(root, hub, **options)
+    assert not list(root.glob("metadata/*.parquet")) and not list(root.glob("metadata/*.json"))
+    return str(error.value)
+
+
+def started(root, hub: HubServer, **options: object) -> subprocess.Popen[str]:
+    """Start the program as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, SCRIPTS / "fetch_metadata.py", *map(str, arguments(root, **options))],
+        env=child_env(HF_ENDPOINT=hub.url, HF_HOME=str(root / "hf")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_good_transfer_is_verified_and_leaves_a_receipt_and_no_hub_cache(tmp_path, hub):
+    """R04: nothing is written to the hub client's cache, so there is no lock of its to wait for."""
+    program = started(tmp_path, hub)
+    assert "verified" in program.communicate()[0] and program.returncode == 0
+    assert (tmp_path / "metadata/a.parquet").read_bytes() == GOOD
+    assert json.loads((tmp_path / "metadata/a.json").read_text()) == {
+        "file": "a.parquet",
+        "bytes": len(GOOD),
+        "rows": NUM_ROWS,
+        "sha256": sha256(GOOD),
+        "repo": REPO,
+        "revision": REVISION,
+        "columns": dict(pair.split("=") for pair in COLUMNS.split()),
+    }
+    assert not (tmp_path / "hf").exists()
+    assert {request.file for request in hub.requests} == {"a.parquet"}
+
+
+@pytest.mark.parametrize("fault", ["drop:100000", "reset:100000"])
+def test_a_dropped_transfer_continues_where_it_ended(tmp_path, hub, fault):
+    """R03: the second request asks only for what is missing."""
+    hub.fault("a.parquet", fault)
+    fetch(tmp_path, hub)
+    first, second = hub.gets("a.parquet")
+    assert (first.range, first.status) == ("", 200)
+    assert (second.range, second.status) == ("bytes=100000-", 206)
+    assert (tmp_path / "metadata/a.parquet").read_bytes() == GOOD
+
+
+def test_a_killed_job_continues_where_it_ended(tmp_path, hub):
+    """R02, R03: SIGKILL in the middle; the rerun asks only for the rest."""
+    hub.fault("a.parquet", "drop:100000")
+    program = started(tmp_path, hub, backoff_s=60)
+    assert "trying again in 60.0 s" in program.stdout.readline()
+    program.kill()
+    program.communicate()
+    assert not list(tmp_path.glob("metadata/*.parquet"))
+    fetch(tmp_path, hub)
+    assert [request.range for request in hub.gets("a.parquet")] == ["", "bytes=100000-"]
+
+
+def test_a_server_that_ignores_range_or_lost_the_file_is_begun_anew(tmp_path, hub):
+    partial = tmp_path / f"fetched/metadata/a.parquet.{sha256(GOOD)[:16]}.part"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(b"x" * 1000)
+    hub.fault("a.parquet", "norange")
+    fetch(tmp_path, hub)
+    assert [(r.range, r.status) for r in hub.gets("a.parquet")] == [("bytes=1000-", 200)]
+
+
+def test_busy_servers_are_tried_again(tmp_path, hub):
+    hub.head_faults = [503]
+    hub.fault("a.parquet", "500")
+    printed = fetch(tmp_path, hub)
+    assert "HTTP 503; trying again" in printed and "HTTP 500; trying again" in printed
+
+
+def test_a_server_that_stays_down_is_given_up_with_the_reason(tmp_path, hub):
+    hub.head_faults = [500] * 9
+    assert "HTTP 500 (3 tries in a row without progress)" in refused(tmp_path, hub)
+    assert len(hub.head_faults) == 6
+
+
+def test_an_unreachable_hub_is_given_up_with_the_reason(tmp_path):
+    printed = refused(tmp_path, None)
+    assert "ConnectError" in printed and "run the same command again" in printed
+
+
+def test_one_flipped_byte_is_transferred_again(tmp_path, hub):
+    """R01: right size, wrong bytes."""
+    hub.fault("a.parquet", "flip")
+    assert "wrong bytes (sha256" in fetch(tmp_path, hub)
+    assert [request.status for request in hub.gets("a.parquet")] == [200, 200]
+    assert (tmp_path / "metadata/a.parquet").read_bytes() == GOOD
+
+
+def test_bytes_that_stay_wrong_are_refused_with_both_hashes(tmp_path, hub):
+    """R01: bounded, then both hashes, and nothing left that looks finished."""
+    hub.fault("a.parquet", "flip", "flip", "flip")
+    flipped = GOOD[:-9] + bytes([GOOD[-9] ^ 1]) + GOOD[-8:]
+    printed = refused(tmp_path, hub)
+    assert f"found sha256 {sha256(flipped)} in 3 transfers of {len(GOOD)} bytes" in printed
+    assert f"expected sha256 {sha256(GOOD)} (pinned)" in printed
+    assert len(hub.gets("a.parquet")) == 3
+    assert not list((tmp_path / "fetched/metadata").iterdir())
+
+
+def test_a_truncated_transfer_is_completed(tmp_path, hub):
+    """R02: a body that ends early, with a Content-Length that agrees."""
+    hub.fault("a.parquet", "cut:5000")
+    fetch(tmp_path, hub)
+    assert [r.range for r in hub.gets("a.parquet")] == ["", f"bytes={len(GOOD) - 5000}-"]
+
+
+def test_a_dripping_server_is_left(tmp_path, hub):
+    """A byte now and then keeps every socket timeout quiet; the rate limit ends it."""
+    hub.fault("a.parquet", "drip", "drip", "drip")
+    begun = time.monotonic()
+    printed = refused(tmp_path, hub, window_s=0.5)
+    assert "bytes in" in printed and "3 tries in a row" in printed
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"bytes": 17}, f"found {len(GOOD)} bytes on the hub; expected 17 bytes"),
+        ({"sha256": "b" * 64}, f"found sha256 {sha256(GOOD)} announced by the hub; expected sha256 bbbb"),
+    ],
+)
+def test_another_file_than_the_pinned_one_is_refused_before_its_transfer(tmp_path, hub, wrong, message):
+    assert message in refused(tmp_path, hub, **wrong)
+    assert not hub.gets("a.parquet")
+
+
+def test_a_branch_is_refused_even_where_it_holds_the_right_file(tmp_path, hub):
+    hub.branches["main"] = REVISION
+    assert "revision main: found the name of a branch" in refused(tmp_path, hub, revision="main")
+    assert not hub.requests
+
+
+def test_a_moved_branch_changes_nothing_for_a_pinned_revision(tmp_path, hub):
+    hub.add("dataset", REPO, "b" * 40, {"a.parquet": GOOD[::-1]}, lfs=True)
+    hub.branches["main"] = "b" * 40
+    fetch(tmp_path, hub)
+    assert (tmp_path / "metadata/a.parquet").read_bytes() == GOOD
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"revision": "c" * 40}, "found no such revision at {url}/datasets/owner/urls"),
+        ({"name": "absent"}, "found no such file at {url}/datasets/owner/urls"),
+        ({"repo": "owner/absent"}, "found no access, or no such repository (HTTP 401)"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_named_at_once(tmp_path, hub, options, message):
+    assert message.format(url=hub.url) in refused(tmp_path, hub, **options)
+    assert len(hub.requests) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_gated_repository_says_what_to_do(tmp_path, hub, status, monkeypatch):
+    hub.gated, hub.token = {REPO: status}, "secret-token"
+    monkeypatch.setenv("HF_TOKEN", "wrong-token")
+    printed = refused(tmp_path, hub)
+    assert f"found a gated repository (HTTP {status})" in printed
+    assert f"accept its terms at {hub.url}/datasets/{REPO}, then" in printed and "HF_TOKEN" in printed
+    assert "wrong-token" not in printed
+    monkeypatch.setenv("HF_TOKEN", "secret-token")
+    assert "verified" in fetch(tmp_path, hub)
+
+
+def test_offline_mode_is_named(tmp_path, hub):
+    done = run_program(
+        "fetch_metadata", *arguments(tmp_path), check=False, HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="1"
+    )
+    assert done.returncode == 1 and done.stdout.startswith("error: ")
+    assert "HF_HUB_OFFLINE is set" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (table(2999), "found 2999 rows; expected 3000 rows (pinned)"),
+        (table(text=None), "found no column 'text'; it has uid, url, face_bboxes"),
+        (table(uid=pa.array(range(NUM_ROWS))), "found column 'uid' of type int64; expected the uid"),
+        (
+            table(face_bboxes=pa.array([[0.1]] * NUM_ROWS)),
+            "found column 'face_bboxes' of type list<element: double>; expected the face_bboxes",
+        ),
+        (
+            table(face_bboxes=pa.array([[[1]]] * NUM_ROWS)),
+            "type list of lists of floating-point numbers",
+        ),
+    ],
+)
+def test_rows_and_columns_are_checked(tmp_path, data, message):
+    """R02: the right bytes of a parquet that the build cannot use."""
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "a.parquet").write_bytes(parquet_bytes(data))
+    printed = refused(tmp_path, None, data=parquet_bytes(data), source=mirror)
+    assert message in printed
+
+
+def test_a_corrected_config_needs_no_second_transfer(tmp_path, hub):
+    """A typo in metadata.columns, found after 130 MB, does not cost another 130 MB."""
+    assert "no column 'URL'" in refused(tmp_path, hub, columns=COLUMNS.replace("url=url", "url=URL"))
+    assert "already here" in fetch(tmp_path, hub)
+    assert len(hub.gets("a.parquet")) == 1
+
+
+def test_a_damaged_copy_is_noticed_and_replaced(tmp_path, hub):
+    fetch(tmp_path, hub)
+    path = tmp_path / "fetched/metadata/a.parquet"
+    path.write_bytes(GOOD[:-1] + b"?")
+    fetch(tmp_path, hub)
+    assert (tmp_path / "metadata/a.parquet").read_bytes() == GOOD
+    assert len(hub.gets("a.parquet")) == 2
+
+
+@pytest.mark.parametrize("form", ["folder", "file URL"])
+def test_a_mirror_takes_the_hubs_place(tmp_path, form):
+    mirror = tmp_path / "a mirror"
+    mirror.mkdir()
+    (mirror / "a.parquet").write_bytes(GOOD)
+    fetch(tmp_path, None, source=mirror if form == "folder" else mirror.as_uri())
+    assert (tmp_path / "metadata/a.parquet").read_bytes() == GOOD
+    assert not (tmp_path / "metadata/a.parquet").samefile(mirror / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "a.parquet: found no such file; expected the pinned file in the mirror folder"),
+        (GOOD[:-1], f"found {len(GOOD) - 1} bytes; expected {len(GOOD)} bytes (pinned)"),
+        (GOOD[:-1] + b"?", f"expected sha256 {sha256(GOOD)} (pinned)"),
+    ],
+)
+def test_a_wrong_mirror_is_refused(tmp_path, data, message):
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    if data:
+        (mirror / "a.parquet").write_bytes(data)
+    assert message in refused(tmp_path, None, source=mirror)
+
+
+def test_a_full_disk_is_named_and_what_came_is_kept(tmp_path, hub):
+    """A file-size limit stands for a full disk: the write itself fails."""
+    command = [sys.executable, SCRIPTS / "fetch_metadata.py", *map(str, arguments(tmp_path))]
+    quoted = " ".join(f"'{part}'" for part in command)
+    done = subprocess.run(
+        ["bash", "-c", f"trap '' XFSZ; ulimit -f 100; exec {quoted}"],
+        env=child_env(HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "hf")),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "what is here already is kept" in done.stderr
+    fetch(tmp_path, hub)
+    assert hub.gets("a.parquet")[-1].range.startswith("bytes=")
+
+
+def test_a_second_writer_names_the_first(tmp_path, hub):
+    """R04: no silent wait; the lock, its holder and the way out are named."""
+    hub.fault("a.parquet", "drip")
+    first = started(tmp_path, hub)
+    try:
+        lock = tmp_path / "locks/metadata-a.parquet.lock"
+        while not hub.gets("a.parquet"):
+            time.sleep(0.02)
+        printed = refused(tmp_path, hub, lock_wait_s=0.3)
+        assert str(lock) in printed and f"pid {first.pid}" in printed
+    finally:
+        first.kill()
+        first.communicate()
+    assert "verified" in fetch(tmp_path, hub)
+    assert [path.name for path in (tmp_path / "fetched/metadata").iterdir()] == ["a.parquet"]
