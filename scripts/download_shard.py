@@ -1,0 +1,27 @@
+"""Download the URLs of one shard and pack the pictures: img2dataset's tar, parquet and stats."""
+
+from __future__ import annotations
+
+import argparse
+
+from shardwright.download.options import add_options, plan_of
+from shardwright.download.rows import clean_rows, parse_columns, read_rows
+from shardwright.download.shard import download_shard
+from shardwright.errors import run_cli
+from shardwright.files import sole_writer
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Parse the command line and download the shard."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
+    args = parser.parse_args(argv)
+    plan = plan_of(args)
+    columns = parse_columns(args.columns)
+    with sole_writer(plan.target.tar):
+        table, cleaned = clean_rows(read_rows(args.parquet, args.start, args.stop, columns))
+        download_shard(plan, table, cleaned)
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,124 @@
+"""Fetch the transient failures of a finished shard again and merge what succeeds into its triple."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardwright.download.rows import clean_rows, read_rows
+from shardwright.download.shard import Made, Plan, downloaded, write_stats
+from shardwright.download.triple import (
+    Triple,
+    complete_stats,
+    count_outcomes,
+    end_of_members,
+    find_disagreement,
+    publish,
+    read_outcomes,
+)
+from shardwright.errors import BuildError
+from shardwright.failures import TRANSIENT, classify
+from shardwright.files import scratch_folder
+
+
+def _transient_rows(plan: Plan, outcomes: list[dict[str, Any]]) -> list[int]:
+    first = int(plan.key(0))
+    return sorted(
+        int(row["key"]) - first
+        for row in outcomes
+        if row["status"] != "success" and classify(row["status"], row["error_message"]) in TRANSIENT
+    )
+
+
+def _merge_parquet(old: Path, new: Path, merged: Path) -> None:
+    """Write the rows of `old`, those that `new` has too taken from `new`."""
+    before, after = pq.read_table(old), pq.read_table(new)
+    again = set(after["key"].to_pylist())
+    kept = before.filter(pa.array([key not in again for key in before["key"].to_pylist()]))
+    pq.write_table(pa.concat_tables([kept, after.select(before.column_names).cast(before.schema)]), merged)
+
+
+def _merge_tar(old: Path, new: Path, merged: Path) -> None:
+    """Append the members of `new` to those of `old`."""
+    with merged.open("wb") as out:
+        with old.open("rb") as stream:
+            left = end_of_members(old)
+            while left:
+                piece = stream.read(min(left, 1 << 20))
+                out.write(piece)
+                left -= len(piece)
+        with new.open("rb") as stream:
+            shutil.copyfileobj(stream, out, 1 << 20)
+
+
+def _merge_stats(old: dict[str, Any], made: Made, outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+    seen = Counter(old.get("pictures", {})) + Counter(made.told["pictures"])
+    extra = {"pictures": dict(sorted(seen.items())), "retry_rounds": old.get("retry_rounds", 0) + 1}
+    return complete_stats(old, outcomes, extra)
+
+
+def _merge(plan: Plan, made: Made, folder: Path) -> None:
+    merged = Triple.inside(folder, plan.shard)
+    _merge_tar(plan.target.tar, made.triple.tar, merged.tar)
+    _merge_parquet(plan.target.parquet, made.triple.parquet, merged.parquet)
+    outcomes = read_outcomes(merged.parquet)
+    stats = json.loads(plan.target.stats.read_text())
+    write_stats(merged.stats, _merge_stats(stats, made, outcomes))
+    problem = find_disagreement(merged, [plan.key(row) for row in range(len(outcomes))])
+    if problem:
+        raise BuildError(
+            f"shard {plan.shard}",
+            found=f"after the merge: {problem}",
+            expected="old and new samples that agree; the shard was left as it was",
+            next_step=f"delete {plan.target.stats} and build it again",
+        )
+    publish(merged, plan.target)
+
+
+def retry_shard(plan: Plan, parquet: Path, rows: tuple[int, int], columns: dict[str, str]) -> dict[str, Any]:
+    """Fetch the transient failures of one finished shard again.
+
+    The triple is replaced only if pictures were gained; a shard without any is left untouched.
+
+    Args:
+        plan: The shard's plan; `target` exists.
+        parquet: The metadata parquet.
+        rows: First row of the shard and the row after its last.
+        columns: Role → column of the parquet.
+
+    Returns:
+        What was asked for again and what came of it.
+
+    Raises:
+        BuildError: The shard does not agree with itself, or the worker failed.
+    """
+    outcomes = read_outcomes(plan.target.parquet)
+    again = _transient_rows(plan, outcomes)
+    before = count_outcomes(outcomes)
+    gained = 0
+    if again:
+        table, _ = clean_rows(read_rows(parquet, *rows, columns).take(again))
+        with downloaded(plan, table, again) as made:
+            gained = count_outcomes(made.outcomes)["successes"]
+            if gained:
+                with scratch_folder(plan.root / "scratch", plan.shard) as folder:
+                    _merge(plan, made, folder)
+    after = count_outcomes(read_outcomes(plan.target.parquet))
+    print(
+        f"{plan.shard}: {len(again):,} of {before['rows']:,} URLs asked for again, "
+        f"{gained:,} pictures gained; {after['successes']:,} now",
+        flush=True,
+    )
+    return {
+        "shard": plan.shard,
+        "asked_again": len(again),
+        "gained": gained,
+        "before": before,
+        "after": after,
+    }
