@@ -27,7 +27,8 @@ rule dataset:
 
 checkpoint select_samples:
     input:
-        audit="<root>/audit/summary.json",
+        gates="<root>/audit/summary.json",
+        totals="<root>/audit/totals.json",
         samples=expand("<root>/audit/{shard}.samples.parquet", shard=SHARDS),
     output:
         plan=[f"<root>/plan/{tar.stem}.parquet" for tar in TARS],
@@ -49,7 +50,7 @@ checkpoint select_samples:
         num_train=sum(tar.split == "train" for tar in TARS),
         num_val=sum(tar.split == "val" for tar in TARS),
         num_shards=len(SHARDS),
-        audit=lambda wc, input: str(Path(input.audit).parent),
+        audit=lambda wc, input: str(Path(input.totals).parent),
     shell:
         """
         {PY} {SCRIPTS}/select_samples.py \

@@ -30,14 +30,14 @@ class ConversationMaker:
             ValueError: The metadata holds NaN or an infinity.
         """
         answer = {"role": "assistant", "content": [{"type": "text", "text": metadata["caption"]}]}
-        boxes = metadata["face_bboxes"]
+        boxes = metadata.get("face_bboxes")
         source = self._origin | {
             "uid": metadata["uid"],
             "url": metadata.get("url"),
             "source_key": metadata.get("key"),
             "download_status": metadata.get("status"),
             "original_download_sha256": metadata.get("sha256"),
-            "face_bbox_count": len(boxes),
+            "face_bbox_count": None if boxes is None else len(boxes),
             "width": metadata.get("width"),
             "height": metadata.get("height"),
             "original_width": metadata.get("original_width"),

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from shardwright.conversation import ConversationMaker
 from shardwright.errors import BuildError
 from shardwright.files import replacing, write_json
-from shardwright.plan import content_digest
+from shardwright.plan_table import content_digest
 from shardwright.tarformat import TarWriter, tar_index
 
 MEMBERS_SCHEMA = pa.schema(

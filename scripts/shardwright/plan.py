@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,27 +13,14 @@ import pyarrow.parquet as pq
 from shardwright import verdicts
 from shardwright.errors import BuildError
 from shardwright.files import replacing, write_json
+from shardwright.plan_table import SCHEMA, content_digest
 from shardwright.selection import (
-    CONTENT_COLUMNS,
     REASONS,
-    SCHEMA,
     Exclusions,
     Selector,
     in_validation,
     iter_kept,
 )
-
-
-def content_digest(plan: pa.Table) -> str:
-    """Return a digest that is equal for two plans exactly when their tars would be equal.
-
-    It covers the ids, the bytes of the pictures and of the metadata, and their order; not where
-    in the raw shards they are, which differs between two downloads of the same samples.
-    """
-    digest = hashlib.sha256()
-    for name in CONTENT_COLUMNS:
-        digest.update("".join(plan[name].to_pylist()).encode())
-    return digest.hexdigest()
 
 
 @dataclass
@@ -111,6 +98,9 @@ def write_plan(
         writer.close()
     found = _summarise(selector, writers, exclusions)
     _check(found, budget, audit)
+    for stale in summary.parent.glob("*.parquet"):
+        if stale.stem not in found["parts"]:
+            stale.unlink()
     write_json(summary, found)
     return found
 
@@ -132,6 +122,14 @@ def _summarise(selector: Selector, writers: dict[str, PlanWriter], exclusions: E
 
 def _check(found: dict[str, Any], budget: Budget, audit: Path) -> None:
     num_kept = found["num_kept"]
+    totals = json.loads((audit / "totals.json").read_text(encoding="utf-8"))
+    if found["num_read"] != totals["samples"]:
+        raise BuildError(
+            f"{audit}: the rows of all shards",
+            found=f"{found['num_read']} samples",
+            expected=f"{totals['samples']}, as audit/totals.json sums them",
+            next_step="run `snakemake -R audit_totals`, which sums the audits anew",
+        )
     dropped = ", ".join(f"{reason} {count}" for reason, count in found["dropped"].items() if count)
     if num_kept < budget.total:
         raise BuildError(

@@ -17,26 +17,13 @@ import pyarrow.parquet as pq
 from shardwright import verdicts
 from shardwright.errors import BuildError
 from shardwright.files import find_path
+from shardwright.plan_table import SCHEMA
 from shardwright.uid_set import UidSet, parse_uids
 
 EXCLUDED = "excluded"
 BEYOND_TOTAL = "beyond_total"
 REASONS = (*verdicts.REASONS, EXCLUDED, BEYOND_TOTAL)
 
-SCHEMA = pa.schema(
-    [
-        pa.field("uid", pa.string()),
-        pa.field("shard", pa.string()),
-        pa.field("key", pa.string()),
-        pa.field("jpg_offset", pa.int64()),
-        pa.field("jpg_size", pa.int64()),
-        pa.field("jpg_sha256", pa.string()),
-        pa.field("json_offset", pa.int64()),
-        pa.field("json_size", pa.int64()),
-        pa.field("json_sha256", pa.string()),
-    ]
-)
-CONTENT_COLUMNS = ("uid", "jpg_sha256", "json_sha256")
 AUDIT_COLUMNS = ["verdict", *(name for name in SCHEMA.names if name != "shard")]
 _CODES = pa.array(verdicts.VERDICTS)
 _KEEP = verdicts.VERDICTS.index(verdicts.KEEP)
