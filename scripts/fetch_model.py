@@ -96,8 +96,6 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     check_revision(args.revision)
     pins = read_table(args.files, args.repo, args.revision)
-    # Ctrl-C ends all transfers at once instead of waiting for the threads; the parts are kept.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fetch_model(
         Source(args.source, args.repo, args.revision, "model"),
         pins,
@@ -109,4 +107,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    # Ctrl-C ends all transfers at once instead of waiting for the threads; the parts are kept.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     run_cli(main)

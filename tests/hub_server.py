@@ -44,6 +44,11 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def git_blob_id(data: bytes) -> str:
+    """The digest that git, and so the hub, gives a small file."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
 @contextlib.contextmanager
 def hub_endpoint(url: str) -> Iterator[None]:
     """Point the hub client of this process at `url`, as HF_ENDPOINT does when a process starts."""
@@ -183,8 +188,7 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
     ) -> None:
         self._log(file, status)
         self.send_response(status)
-        git_blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-        self.send_header("ETag", f'"{sha256(data) if file in self.server.lfs else git_blob}"')
+        self.send_header("ETag", f'"{sha256(data) if file in self.server.lfs else git_blob_id(data)}"')
         self.send_header("X-Repo-Commit", revision)
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(length))
@@ -236,7 +240,7 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
             return self._refuse("tree", 404, "RevisionNotFound")
         entries = []
         for path, data in sorted(files.items()):
-            entry = {"type": "file", "path": path, "size": len(data), "oid": "0" * 40}
+            entry = {"type": "file", "path": path, "size": len(data), "oid": git_blob_id(data)}
             if path in self.server.lfs:
                 entry["lfs"] = {"oid": sha256(data), "size": len(data), "pointerSize": 134}
             entries.append(entry)

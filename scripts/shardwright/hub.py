@@ -7,8 +7,10 @@ own download starts a killed transfer from zero, and keeps locks in its cache.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from shardwright.errors import BuildError
@@ -156,22 +159,56 @@ def _append(url: str, writer: Any, progress: Progress) -> None:
             progress.advance(len(piece))
 
 
-def list_files(source: Source) -> list[FilePin]:
-    """List the repository's files at the revision; a file kept in git has an empty SHA-256 here.
+@dataclass(frozen=True)
+class Listed:
+    """One file as the hub lists it: a large one (LFS) has a SHA-256, a small one a git blob id."""
+
+    file: str
+    bytes: int
+    sha256: str
+    blob_id: str
+
+
+def list_files(source: Source) -> list[Listed]:
+    """List the repository's files at the revision, sorted by name.
 
     Raises:
-        BuildError: The hub refuses or cannot be reached.
+        BuildError: The hub refuses.
+        TransientFault: A dropped connection or a busy server.
     """
-    subject = f"{source.repo}@{source.revision}"
-    with _explained(source, subject):
+    with _explained(source, f"{source.repo}@{source.revision}"):
         entries = HfApi().list_repo_tree(
             source.repo, recursive=True, revision=source.revision, repo_type=source.repo_type
         )
-        return sorted(
-            (
-                FilePin(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else "")
-                for entry in entries
-                if hasattr(entry, "size")
-            ),
-            key=lambda pin: pin.file,
+        files = [entry for entry in entries if isinstance(entry, RepoFile)]
+    return sorted(
+        (
+            Listed(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else "", entry.blob_id)
+            for entry in files
+        ),
+        key=lambda listed: listed.file,
+    )
+
+
+def read_small(source: Source, listed: Listed) -> bytes:
+    """Return the whole of a small file, checked against its git blob id.
+
+    Raises:
+        BuildError: The hub refuses, or sends other bytes than it lists.
+        TransientFault: A dropped connection or a busy server.
+    """
+    subject = source.describe(listed.file)
+    url = hf_hub_url(source.repo, listed.file, repo_type=source.repo_type, revision=source.revision)
+    with _explained(source, subject):
+        answer = get_session().get(url, headers=build_hf_headers(), follow_redirects=True)
+        hf_raise_for_status(answer)
+    data = answer.content
+    blob_id = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    if blob_id != listed.blob_id:
+        raise BuildError(
+            subject,
+            found=f"git blob {blob_id}, {len(data)} bytes",
+            expected=f"git blob {listed.blob_id}, {listed.bytes} bytes, as the hub lists it",
+            next_step="run the same command again",
         )
+    return data

@@ -87,18 +87,18 @@ def _fits(role: str, kind: pa.DataType) -> bool:
     return inner is not None and _is_list(inner) and pa.types.is_floating(inner.value_type)
 
 
-def check_parquet(path: Path, label: str, rows: int, columns: dict[str, str]) -> None:
-    """Check the row count and the columns (by their logical Arrow types) of a parquet.
+def open_parquet(path: Path, label: str) -> tuple[int, pa.Schema]:
+    """Return the row count and the logical Arrow schema of a parquet.
 
     Raises:
-        BuildError: It cannot be read as parquet, or differs.
+        BuildError: It does not open as parquet.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as parquet:
-            num_rows, schema = parquet.metadata.num_rows, parquet.schema_arrow
+            return parquet.metadata.num_rows, parquet.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise BuildError(
             label,
@@ -106,6 +106,15 @@ def check_parquet(path: Path, label: str, rows: int, columns: dict[str, str]) ->
             expected="a parquet file",
             next_step="pin a parquet file",
         ) from error
+
+
+def check_parquet(path: Path, label: str, rows: int, columns: dict[str, str]) -> None:
+    """Check the row count and the columns (by their logical Arrow types) of a parquet.
+
+    Raises:
+        BuildError: It cannot be read as parquet, or differs.
+    """
+    num_rows, schema = open_parquet(path, label)
     if num_rows != rows:
         raise BuildError(
             label,
