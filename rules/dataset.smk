@@ -59,7 +59,7 @@ checkpoint select_samples:
             --total {params.total:q} \
             --validation-fraction {params.validation_fraction:q} \
             --per-tar {params.per_tar:q} \
-            --exclude {params.exclude:q} \
+            --exclude={params.exclude:q} \
             --num-train {params.num_train:q} \
             --num-val {params.num_val:q} \
             --summary {output.summary:q} \
