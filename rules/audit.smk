@@ -99,7 +99,7 @@ rule audit_summary:
             --totals {input.totals:q} \
             --rows {params.rows:q} \
             --total {params.total:q} \
-            --usual-percent {params.usual_percent:q} \
+            --usual-percent={params.usual_percent:q} \
             --dominant-share {params.dominant_share:q} \
             --summary {output.summary:q} \
             2>&1 | tee {log:q}
