@@ -1,0 +1,6 @@
+"""The page to look at and the record that proves what went into the checkpoint."""
+
+
+rule report:
+    input:
+        "<root>/provenance.json",
