@@ -1,6 +1,113 @@
-"""Train and export (draft: C2 owns this file)."""
+"""Train the imported model on the dataset, then export what was trained.
+
+Config: train, model. Inputs: energon/manifest.json, loader_check.json, models/{model}/import.json.
+Outputs: train/{run}/checkpoint/, metrics.jsonl, resolved_config.yaml, completed.json; train/{run}/export/
+and export.json. train/{run}/state/ is the running state: no rule owns it, so nothing deletes it.
+"""
+
+import json
+
+from shardwright.training.batching import plan_batches
+
+TRAIN = BUILD["train"]
+MODEL = BUILD.get("model", {}).get("name", "tiny")
+
+try:
+    plan_batches(TRAIN)
+except BuildError as error:
+    raise WorkflowError(str(error)) from None
 
 
 rule checkpoint:
     input:
-        "<root>/train/lora/completed.json",
+        f"<root>/train/{TRAIN['run']}/export.json",
+
+
+rule train_model:
+    input:
+        manifest="<root>/energon/manifest.json",
+        loader_check="<root>/loader_check.json",
+        model=f"<root>/models/{MODEL}/import.json",
+    output:
+        checkpoint=directory("<root>/train/{run}/checkpoint"),
+        metrics="<root>/train/{run}/metrics.jsonl",
+        config="<root>/train/{run}/resolved_config.yaml",
+        completed="<root>/train/{run}/completed.json",
+    log:
+        "<root>/logs/train_model/{run}.log",
+    benchmark:
+        "<root>/benchmarks/train_model/{run}.tsv"
+    wildcard_constraints:
+        run=re.escape(TRAIN["run"]),
+    threads: TRAIN["ranks_per_node"] * (1 + TRAIN["loader_workers"])
+    resources:
+        nodes=TRAIN["nodes"],
+        mem_mb=8000,
+        runtime=120,
+    params:
+        code=digest("train_model"),
+        settings=json.dumps(TRAIN, sort_keys=True),
+        model=json.dumps(BUILD.get("model", {}), sort_keys=True),
+        nodes=TRAIN["nodes"],
+        ranks=TRAIN["ranks_per_node"],
+        gpus=TRAIN["ranks_per_node"] if TRAIN["accelerator"] == "gpu" else 0,
+        grace=TRAIN["sigterm_grace_s"],
+        state=lambda wc, output: str(Path(output.completed).parent / "state"),
+    shell:
+        # tee ignores the signals, so that the last words of a stopped run reach the log.
+        """
+        {PY} {SCRIPTS}/run_ranks.py \
+            --nodes {params.nodes:q} \
+            --ranks-per-node {params.ranks:q} \
+            --expect-gpus {params.gpus:q} \
+            --grace-s {params.grace:q} \
+            --lock {params.state:q}.lock \
+            -- \
+            {SCRIPTS}/train_model.py \
+            --manifest {input.manifest:q} \
+            --loader-check {input.loader_check:q} \
+            --import-report {input.model:q} \
+            --settings {params.settings:q} \
+            --model-settings {params.model:q} \
+            --state {params.state:q} \
+            --checkpoint {output.checkpoint:q} \
+            --metrics {output.metrics:q} \
+            --resolved-config {output.config:q} \
+            --completed {output.completed:q} \
+            2>&1 | (
+            trap '' TERM INT HUP USR1
+            exec tee {log:q}
+        )
+        """
+
+
+rule export_checkpoint:
+    input:
+        completed="<root>/train/{run}/completed.json",
+        checkpoint="<root>/train/{run}/checkpoint",
+        model=f"<root>/models/{MODEL}/import.json",
+    output:
+        folder=directory("<root>/train/{run}/export"),
+        report="<root>/train/{run}/export.json",
+    log:
+        "<root>/logs/export_checkpoint/{run}.log",
+    benchmark:
+        "<root>/benchmarks/export_checkpoint/{run}.tsv"
+    wildcard_constraints:
+        run=re.escape(TRAIN["run"]),
+    threads: 8
+    resources:
+        mem_mb=8000,
+        runtime=120,
+    params:
+        code=digest("export_checkpoint"),
+    shell:
+        """
+        {PY} {SCRIPTS}/export_checkpoint.py \
+            --completed {input.completed:q} \
+            --checkpoint {input.checkpoint:q} \
+            --import-report {input.model:q} \
+            --export {output.folder:q} \
+            --report {output.report:q} \
+            >{log:q} 2>&1
+        """
