@@ -181,7 +181,7 @@ class Fetcher:
             except FetchError as error:
                 failure = error
             except (OSError, http.client.HTTPException, ValueError) as error:
-                failure = _explained(error)
+                failure = _explained(error) if deadline.remaining() > 0 else deadline.passed()
             pause = max(_FIRST_PAUSE_S * 2**attempt, failure.retry_after_s)
             attempt += 1
             if failure.final or attempt > self.fetching.retries or pause >= deadline.remaining():

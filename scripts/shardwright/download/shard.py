@@ -227,7 +227,7 @@ def download_shard(plan: Plan, table: pa.Table, cleaned: dict[str, int]) -> None
     with downloaded(plan, table) as made:
         counted = check_success_rate(plan, made)
         stats = json.loads(made.triple.stats.read_text())
-        extra = {**made.told, "rows": cleaned, "retry_rounds": 0}
+        extra = {**made.told, "cleaned": cleaned, "retry_rounds": 0}
         write_stats(made.triple.stats, complete_stats(stats, made.outcomes, extra))
         publish(made.triple, plan.target)
     size = plan.target.tar.stat().st_size

@@ -27,11 +27,15 @@ class Deadline:
         """Return the seconds left, none or fewer when it is over."""
         return self._end - time.monotonic()
 
+    def passed(self) -> FetchError:
+        """Return the failure of a URL that was not finished in time."""
+        return FetchError("timeout", f"not finished after {self.seconds:g} s", final=True)
+
     def left(self) -> float:
-        """Return the seconds left; raises FetchError (timeout) when there are none."""
+        """Return the seconds left; raises `passed()` when there are none."""
         left = self.remaining()
         if left <= 0:
-            raise FetchError("timeout", f"not finished after {self.seconds:g} s")
+            raise self.passed()
         return left
 
 
