@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from shardwright.rawtar import BadTar, Member
 
 SUFFIXES = ("jpg", "json", "txt")
 _ORDER = ".jpg .json .txt"
+_DIGITS = re.compile(r"\d*", re.ASCII).fullmatch
 
 
 class Span(NamedTuple):
@@ -35,9 +37,26 @@ def _split(member: Member, shard: str) -> tuple[str, str]:
     if suffix not in SUFFIXES:
         what = "a key with a dot or a foreign suffix" if "." in suffix else f"the suffix {suffix!r}"
         raise BadTar(where, what, f"<key> and one of {_ORDER}")
-    if not re.fullmatch(rf"{shard}\d*", key, re.ASCII):
+    if not key.startswith(shard) or not _DIGITS(key.removeprefix(shard)):
         raise BadTar(where, f"the key {key!r}", f"digits that start with the shard's number {shard}")
     return key, suffix
+
+
+def _explain(members: Sequence[Member], shard: str) -> BadTar:
+    """Say what is wrong with up to three members that should be one sample."""
+    key, suffix = _split(members[0], shard)
+    if suffix != SUFFIXES[0]:
+        return BadTar(
+            f"member {members[0].name}", f".{suffix} as first member of a key", f"{key}.{SUFFIXES[0]}"
+        )
+    for number, wanted in enumerate(SUFFIXES[1:], start=1):
+        if number == len(members):
+            return BadTar(f"key {key}", "the end of the tar", f"{key}.{wanted}")
+        other, suffix = _split(members[number], shard)
+        if (other, suffix) != (key, wanted):
+            found = f"in the place of {key}.{wanted}"
+            return BadTar(f"member {members[number].name}", found, "three adjacent members a key: " + _ORDER)
+    raise AssertionError(f"nothing is wrong with {members}")
 
 
 def group_samples(members: Iterable[Member], shard: str) -> list[RawSample]:
@@ -52,32 +71,17 @@ def group_samples(members: Iterable[Member], shard: str) -> list[RawSample]:
     """
     samples: list[RawSample] = []
     seen: set[str] = set()
-    spans: list[Span] = []
-    open_key = ""
-    for member in members:
-        key, suffix = _split(member, shard)
-        if spans and key != open_key:
-            raise BadTar(
-                f"member {member.name}",
-                f"the next key after {' '.join(SUFFIXES[: len(spans)])} of {open_key}",
-                f"{open_key}.{SUFFIXES[len(spans)]} (three adjacent members a key)",
-            )
-        if not spans and key in seen:
-            raise BadTar(f"member {member.name}", "a key that has its three members already", "each key once")
-        if suffix != SUFFIXES[len(spans)]:
-            raise BadTar(
-                f"member {member.name}",
-                f".{suffix} in place {len(spans) + 1}",
-                f"{key}.{SUFFIXES[len(spans)]}",
-            )
-        open_key = key
-        spans.append(Span(member.offset, member.size))
-        if len(spans) == len(SUFFIXES):
-            samples.append(RawSample(key, *spans))
-            seen.add(key)
-            spans = []
-    if spans:
-        raise BadTar(f"key {open_key}", "the end of the tar", f"{open_key}.{SUFFIXES[len(spans)]}")
+    stream = iter(members)
+    while triple := tuple(itertools.islice(stream, len(SUFFIXES))):
+        key = triple[0].name.removesuffix(".jpg")
+        names = tuple(member.name for member in triple)
+        digits = key.removeprefix(shard)
+        if names != (f"{key}.jpg", f"{key}.json", f"{key}.txt") or digits == key or not _DIGITS(digits):
+            raise _explain(triple, shard)
+        if key in seen:
+            raise BadTar(f"member {names[0]}", "a key that has its three members already", "each key once")
+        seen.add(key)
+        samples.append(RawSample(key, *(Span(member.offset, member.size) for member in triple)))
     if not samples:
         raise BadTar("the whole file", "no member", "at least one sample")
     return samples

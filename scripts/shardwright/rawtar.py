@@ -19,9 +19,11 @@ _WINDOW = 4 * BLOCK  # pax header, its records and the member's header, as webda
 _ZERO_BLOCK = bytes(BLOCK)
 _REGULAR = frozenset(b"0\x007")
 _PAX, _PAX_GLOBAL, _GNU_NAME, _GNU_LINK = b"xgLK"
-_KINDS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device"}
-_KINDS |= {b"5": "a folder", b"6": "a pipe", b"S": "a sparse file"}
+_EXTENSIONS = frozenset(b"xgLK")
+_KINDS = {"1": "a hard link", "2": "a symbolic link", "3": "a device", "4": "a device"}
+_KINDS |= {"5": "a folder", "6": "a pipe", "S": "a sparse file"}
 _MAX_EXTENSION_BYTES = 1 << 20
+_ANNOUNCED = "the member that the header before announces"
 
 
 class Member(NamedTuple):
@@ -46,166 +48,168 @@ class BadTar(Exception):
         )
 
 
-def _number(field: bytes, where: str) -> int:
+def _number(field: bytes, offset: int) -> int:
+    """Read a number field: octal digits, or base 256 for what those cannot hold."""
+    if field[:-1].isdigit() and not (b"8" in field or b"9" in field):
+        return int(field[:-1], 8)
     if field[0] in (0x80, 0xFF):
         return int.from_bytes(field[1:], "big") - (256 ** (len(field) - 1) if field[0] == 0xFF else 0)
-    text = field.partition(b"\0")[0].strip()
-    try:
-        if b"_" in text:
-            raise ValueError
-        return int(text or b"0", 8)
-    except ValueError:
-        raise BadTar(where, f"the number {field!r} in a header", "octal digits") from None
-
-
-def _checked_header(block: bytes, where: str) -> None:
-    """Refuse a block whose checksum, unsigned or (old writers) signed, is not the one it states."""
-    stated = _number(block[148:156], where)
-    others = block[:148] + block[156:]
-    unsigned = 256 + sum(others)
-    if stated != unsigned and stated != unsigned - 256 * sum(byte > 127 for byte in others):
-        raise BadTar(
-            where, f"a header with checksum {unsigned}, which states {stated}", "an intact tar header"
-        )
+    text = field.partition(b"\0")[0].strip() or b"0"
+    if not text.isdigit() or b"8" in text or b"9" in text:
+        raise BadTar(f"byte {offset}", f"the number {field!r} in a header", "octal digits")
+    return int(text, 8)
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")
+    return raw.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
-def _pax_records(data: bytes, where: str) -> dict[str, str]:
+def _pax_records(data: bytes, offset: int) -> dict[str, str]:
     """Parse pax records (`<length> <key>=<value>` and a newline, each)."""
     records = {}
     position = 0
     while position < len(data) and data[position]:
         digits, space, _ = data[position : position + 21].partition(b" ")
-        end = position + int(digits) if digits.isdigit() else 0
+        end = position + (int(digits) if digits.isdigit() else 0)
         key, equals, value = data[position + len(digits) + 1 : end].partition(b"=")
         if not (space and equals and key and end <= len(data) and value.endswith(b"\n")):
-            raise BadTar(
-                where, f"the pax record {data[position : position + 40]!r}", "`<length> <key>=<value>`"
-            )
-        records[_text(key)] = _text(value[:-1])
+            found = f"the pax record {data[position : position + 40]!r}"
+            raise BadTar(f"byte {offset}", found, "`<length> <key>=<value>`")
+        records[key.decode("utf-8", "surrogateescape")] = value[:-1].decode("utf-8", "surrogateescape")
         position = end
     return records
 
 
-class _Reader:
-    """Reads headers through one window, so that a member costs one system call."""
+class _Walk:
+    """The state between headers: a window on the file, and extensions for the next member."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.size = os.fstat(descriptor).st_size
-        self._start, self._window = 0, b""
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes at `offset`; fewer at the end of the file."""
-        start = offset - self._start
-        if start < 0 or start + size > len(self._window):
-            self._start, self._window = offset, os.pread(self.descriptor, max(size, _WINDOW), offset)
-            start = 0
-        return self._window[start : start + size]
-
-
-class _Walk:
-    """The state between headers: extensions that apply to the next member."""
-
-    def __init__(self, reader: _Reader) -> None:
-        self.reader = reader
+        self.file_size = os.fstat(descriptor).st_size
         self.offset = 0
+        self._window_start, self._window = 0, b""
+        self._tail, self._tail_sum = b"", 0
+        self._stamp_header, self._stamp_size, self._stamp_start = b"", 0, b""
         self._pax: dict[str, str] = {}
         self._pax_global: dict[str, str] = {}
         self._gnu_name: str | None = None
-        self._last_good = b""
+
+    def _read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes at `offset`; a member's headers cost one system call."""
+        start = offset - self._window_start
+        if start < 0 or start + size > len(self._window):
+            self._window_start, start = offset, 0
+            self._window = os.pread(self.descriptor, max(size, _WINDOW), offset)
+        return self._window[start : start + size]
+
+    def _check_header(self, block: bytes) -> None:
+        """Refuse a block whose checksum, unsigned or (old writers) signed, is not the one it states."""
+        if block[156:] != self._tail:  # most headers differ from the one before in the first fields alone
+            self._tail = block[156:]
+            self._tail_sum = sum(self._tail)
+        unsigned = 256 + sum(block[:148]) + self._tail_sum
+        if block[148:156] != b"%06o\0 " % unsigned:  # the usual form; others are read as numbers
+            stated = _number(block[148:156], self.offset)
+            high_bytes = sum(byte > 127 for byte in block[:148] + block[156:])
+            if stated not in (unsigned, unsigned - 256 * high_bytes):
+                found = f"a header with checksum {unsigned}, which states {stated}"
+                raise BadTar(f"byte {self.offset}", found, "an intact tar header")
 
     def members(self) -> Iterator[Member]:
         """Yield the members up to the end blocks."""
-        while True:
-            where = f"byte {self.offset}"
-            block = self.reader.read(self.offset, BLOCK)
-            if block == _ZERO_BLOCK:
-                break
+        while (block := self._next_block()) != _ZERO_BLOCK:
             if len(block) < BLOCK:
-                raise BadTar(
-                    where, "the end of the file", "a header or the end blocks (the tar is truncated)"
-                )
-            if block != self._last_good:  # pax headers of neighbours are often the same bytes
-                _checked_header(block, where)
-                self._last_good = block
-            kind = block[156]
-            size = _number(block[124:136], where)
-            if kind in (_PAX, _PAX_GLOBAL, _GNU_NAME, _GNU_LINK):
-                self._take_extension(kind, size, where)
+                expected = "a header or the end blocks (the tar is truncated)"
+                raise BadTar(f"byte {self.offset}", "the end of the file", expected)
+            self._check_header(block)
+            size = _number(block[124:136], self.offset)
+            if block[156] in _EXTENSIONS:
+                self._take_extension(block, size)
             else:
-                yield self._member(block, size, where)
+                yield self._member(block, size)
         if self._pax or self._gnu_name is not None:
-            raise BadTar(where, "the end blocks", "the member that the header before announces")
+            raise BadTar(f"byte {self.offset}", "the end blocks", _ANNOUNCED)
         self._check_end()
 
-    def _span(self, size: int, where: str) -> int:
+    def _next_block(self) -> bytes:
+        """Return the next header; step over the pax header that webdataset puts before each member.
+
+        That one holds a time stamp, nothing else, and is the same 512 bytes for nearly all members.
+        """
+        block = self._read(self.offset, BLOCK)
+        if block != self._stamp_header:
+            return block
+        record = self._read(self.offset + BLOCK, self._stamp_size)
+        if not (record.startswith(self._stamp_start) and record.endswith(b"\n")):
+            return block
+        block = self._read(self.offset + 2 * BLOCK, BLOCK)
+        if block == _ZERO_BLOCK:
+            raise BadTar(f"byte {self.offset}", "the end blocks", _ANNOUNCED)
+        self.offset += 2 * BLOCK
+        return block
+
+    def _skip(self, size: int, name: str = "") -> int:
         """Return the offset of a payload of `size` bytes and move behind it."""
         start = self.offset + BLOCK
-        if size < 0 or start + size > self.reader.size:
-            raise BadTar(
-                where, f"{max(self.reader.size - start, 0)} bytes", f"{size} bytes (the tar is truncated)"
-            )
+        if size < 0 or start + size > self.file_size:
+            where = f"byte {self.offset}" + (f" member {name}" if name else "")
+            left = max(self.file_size - start, 0)
+            raise BadTar(where, f"{left} bytes", f"{size} bytes (the tar is truncated)")
         self.offset = start + (size + BLOCK - 1) // BLOCK * BLOCK
         return start
 
-    def _take_extension(self, kind: int, size: int, where: str) -> None:
+    def _take_extension(self, block: bytes, size: int) -> None:
+        kind, offset = block[156], self.offset
         if size > _MAX_EXTENSION_BYTES:
-            raise BadTar(where, f"an extended header of {size} bytes", f"at most {_MAX_EXTENSION_BYTES}")
-        data = self.reader.read(self._span(size, where), size)
+            expected = f"at most {_MAX_EXTENSION_BYTES}"
+            raise BadTar(f"byte {offset}", f"an extended header of {size} bytes", expected)
+        data = self._read(self._skip(size), size)
         if kind == _PAX:
-            # The record that webdataset writes for each member, and the only one: a float mtime.
-            if data[2:9] != b" mtime=" or data[:2] != b"%d" % size:
-                self._pax = _pax_records(data, where)
+            records = _pax_records(data, offset)
+            self._pax = records | self._pax
+            if records.keys() == {"mtime"} and size < BLOCK:
+                self._stamp_header, self._stamp_size = block, size
+                self._stamp_start = b"%d mtime=" % size
         elif kind == _PAX_GLOBAL:
-            self._pax_global |= _pax_records(data, where)
+            self._pax_global |= _pax_records(data, offset)
         elif kind == _GNU_NAME:
-            self._gnu_name = _text(data.partition(b"\0")[0])
+            self._gnu_name = _text(data)
 
-    def _member(self, block: bytes, size: int, where: str) -> Member:
-        name = _text(block[:100].partition(b"\0")[0])
-        prefix = _text(block[345:500].partition(b"\0")[0])
-        if prefix:
-            name = f"{prefix}/{name}"
+    def _member(self, block: bytes, size: int) -> Member:
+        name = _text(block[:100])
+        if block[345]:
+            name = f"{_text(block[345:500])}/{name}"
         if self._gnu_name is not None:
             name = self._gnu_name
         if self._pax or self._pax_global:
             records = self._pax_global | self._pax
             name = records.get("path", name)
-            size = _pax_size(records, size, f"{where} member {name}")
+            size = self._pax_size(records, size)
         self._pax, self._gnu_name = {}, None
-        where = f"{where} member {name}"
         if block[156] not in _REGULAR or name.endswith("/"):
-            kind = _KINDS.get(block[156:157], f"type {block[156:157]!r}")
-            raise BadTar(where, "a folder" if name.endswith("/") else kind, "a regular file")
-        return Member(name, self._span(size, where), size)
+            kind = "a folder" if name.endswith("/") else _KINDS.get(chr(block[156]), f"type {block[156]}")
+            raise BadTar(f"byte {self.offset} member {name}", kind, "a regular file")
+        return Member(name, self._skip(size, name), size)
+
+    def _pax_size(self, records: dict[str, str], size: int) -> int:
+        if any(key.startswith("GNU.sparse") for key in records):
+            raise BadTar(f"byte {self.offset}", "a sparse file", "a regular file")
+        text = records.get("size", str(size))
+        if not text.isascii() or not text.isdigit():
+            raise BadTar(f"byte {self.offset}", f"the pax size {text!r}", "decimal digits")
+        return int(text)
 
     def _check_end(self) -> None:
         """The end is two zero blocks, and nothing but zeros behind them."""
         end = self.offset
-        while end < self.reader.size:
-            piece = self.reader.read(end, 1 << 16)
+        while end < self.file_size:
+            piece = self._read(end, 1 << 16)
             if piece.count(0) != len(piece):
                 raise BadTar(f"byte {end}", "data behind the end blocks", "zeros up to the end of the file")
             end += len(piece)
         if end - self.offset < 2 * BLOCK:
-            raise BadTar(
-                f"byte {self.offset}",
-                f"{end - self.offset} zero bytes",
-                "two end blocks (the tar is truncated)",
-            )
-
-
-def _pax_size(records: dict[str, str], size: int, where: str) -> int:
-    if any(key.startswith("GNU.sparse") for key in records):
-        raise BadTar(where, "a sparse file", "a regular file")
-    text = records.get("size", str(size))
-    if not text.isascii() or not text.isdigit():
-        raise BadTar(where, f"the pax size {text!r}", "decimal digits")
-    return int(text)
+            found = f"{end - self.offset} zero bytes"
+            raise BadTar(f"byte {self.offset}", found, "two end blocks (the tar is truncated)")
 
 
 def walk_members(descriptor: int) -> Iterator[Member]:
@@ -217,7 +221,7 @@ def walk_members(descriptor: int) -> Iterator[Member]:
     Raises:
         BadTar: Not a tar, damaged, truncated, or with members that are no regular files.
     """
-    reader = _Reader(descriptor)
-    if reader.size < 2 * BLOCK:
-        raise BadTar("byte 0", f"{reader.size} bytes", "a tar of 1,024 bytes or more")
-    yield from _Walk(reader).members()
+    walk = _Walk(descriptor)
+    if walk.file_size < 2 * BLOCK:
+        raise BadTar("byte 0", f"{walk.file_size} bytes", "a tar of 1,024 bytes or more")
+    yield from walk.members()
