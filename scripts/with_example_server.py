@@ -22,7 +22,8 @@ _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _end_with_parent() -> None:
+def _begin_child() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -33,21 +34,35 @@ def proxied_env(url: str) -> dict[str, str]:
     return {**env, "http_proxy": url, "no_proxy": "127.0.0.1,localhost"}
 
 
-def run_beside_server(command: list[str]) -> int:
-    """Run `command` to its end while the server answers; return its exit code."""
-    with ExampleServer() as server:
+def _start(command: list[str], url: str) -> subprocess.Popen[bytes]:
+    try:
         # Its own process group: a terminal's Ctrl-C reaches us alone and is passed on once.
-        child = subprocess.Popen(
-            command, env=proxied_env(server.url), preexec_fn=_end_with_parent, process_group=0
-        )
+        return subprocess.Popen(command, env=proxied_env(url), preexec_fn=_begin_child, process_group=0)
+    except OSError as error:
+        raise BuildError(
+            command[0],
+            found=str(error.strerror),
+            expected="a program that can be started",
+            next_step="correct the command behind `--`",
+        ) from error
+
+
+def run_beside_server(command: list[str]) -> int:
+    """Run `command` to its end while the server answers; return its exit code.
+
+    Raises:
+        BuildError: The command cannot be started.
+    """
+    with ExampleServer() as server:
+        # Blocked while threads start, so that only this thread ever takes a signal, and none too early.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+        child = _start(command, server.url)
         for number in _FORWARDED:
             signal.signal(number, lambda received, _frame: child.send_signal(received))
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        serving.start()
-        try:
-            status = child.wait()
-        finally:
-            server.shutdown()
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+        status = child.wait()
+        server.shutdown()
     return status if status >= 0 else 128 - status
 
 

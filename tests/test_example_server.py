@@ -1,0 +1,304 @@
+"""The example's web: pictures that are what their captions say, and faults that are what they claim."""
+
+from __future__ import annotations
+
+import collections
+import http.client
+import io
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image, ImageOps
+
+import make_example
+from helpers import CHECKOUT, SCRIPTS, child_env
+from shardwright.example_pictures import bomb, draw_scene, picture
+from shardwright.example_scenes import COLOURS, background, caption, random_scene, things
+from shardwright.example_server import ExampleServer, picture_at
+from shardwright.files import sha256_file
+from shardwright.layout import read_pins
+
+METADATA = CHECKOUT / "config/example/metadata"
+START = "http://images.example.invalid"
+TAIL = "large-red-circle-on-white/64x48-rgb-1.jpg"
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return [row for path in sorted(METADATA.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.fixture
+def server():
+    with ExampleServer() as running:
+        threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+def opener(server: ExampleServer) -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(urllib.request.ProxyHandler({"http": server.url}))
+
+
+def get(server: ExampleServer, behaviour: str, tail: str = TAIL, timeout: float = 5) -> bytes:
+    with opener(server).open(f"{START}/{behaviour}/{tail}", timeout=timeout) as answer:
+        return answer.read()
+
+
+def test_the_committed_parquets_are_what_the_generator_writes(tmp_path):
+    """Deterministic from its seed. File digests are left out: encoders differ between machines."""
+    make_example.main(["--folder", str(tmp_path), "--pins", str(tmp_path / "pins.tsv")])
+    for pin in read_pins(CHECKOUT / "config/pins/example.tsv"):
+        committed = METADATA / f"{pin.name}.parquet"
+        assert (pin.bytes, pin.sha256) == (committed.stat().st_size, sha256_file(committed))
+        again = pq.read_table(tmp_path / committed.name).drop_columns("sha256")
+        assert again.num_rows == pin.rows
+        # NaN boxes never compare equal; their text does
+        assert str(again.to_pylist()) == str(pq.read_table(committed).drop_columns("sha256").to_pylist())
+
+
+def test_the_rows_hold_what_the_example_promises(rows):
+    """A third of the URLs fail at first, enough samples remain, and the metadata has its own faults."""
+    behaviours = collections.Counter(row["url"].split("/")[3] for row in rows)
+    assert set(make_example.BEHAVIOURS) - {"gone", "refused"} <= set(behaviours)
+    at_first = sum(
+        count
+        for name, count in make_example.BEHAVIOURS.items()
+        if name not in ("redirect", "wrong-type", "chunked")
+    )
+    assert 0.28 < at_first / len(rows) < 0.4
+    captions = [row["text"] for row in rows]
+    assert sum(not (text or "").strip() for text in captions) == 4
+    assert sum("<|" in (text or "") for text in captions) == 4
+    assert len({row["uid"] for row in rows}) == len(rows) - make_example.NUM_DOUBLED_UIDS
+    assert any(row["face_bboxes"] is None for row in rows)
+
+
+def test_captions_of_the_parquets_describe_their_urls(rows):
+    for row in rows:
+        if row["text"] and row["text"].strip():
+            scene = row["url"].split("/")[4]
+            assert row["text"].split("<|")[0].rstrip() == caption(scene)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_picture_shows_what_its_caption_says(seed):
+    """Colour by colour: the ground in the corners, each thing at its place, the larger one larger."""
+    scene = random_scene(random.Random(seed))
+    width, height = 320, 240
+    image = draw_scene(scene, width, height, seed)
+    assert image.getpixel((1, 1)) == COLOURS[background(scene)]
+    placed = things(scene, width, height, seed)
+    for thing in placed:
+        left, top, right, bottom = thing.box
+        assert left >= 0 and top >= 0 and right <= width and bottom <= height
+        assert image.getpixel((int(left + right) // 2, int(top + bottom) // 2)) == COLOURS[thing.colour]
+        assert f"{thing.colour} {thing.kind}" in caption(scene)
+    if len(placed) == 2:
+        (x0, y0), (x1, y1) = (((t.box[0] + t.box[2]) / 2, (t.box[1] + t.box[3]) / 2) for t in placed)
+        right_way = {"above": y0 < y1, "below": y0 > y1, "left of": x0 < x1, "right of": x0 > x1}
+        assert all(holds for words, holds in right_way.items() if words in caption(scene))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_turned_picture_is_upright_again_under_its_exif_orientation(orientation):
+    scene = "large-black-square-leftof-small-white-triangle-on-blue"
+    stored = Image.open(io.BytesIO(picture(scene, 96, 64, f"exif{orientation}", 3, "jpg")))
+    assert stored.size == ((64, 96) if orientation >= 5 else (96, 64))
+    drawn = np.asarray(draw_scene(scene, 96, 64, 3), dtype=int)
+    upright = ImageOps.exif_transpose(stored)
+    turned = [upright, *(upright.transpose(turn) for turn in Image.Transpose)]
+    misses = [
+        np.abs(np.asarray(image, dtype=int) - drawn).mean() for image in turned if image.size == (96, 64)
+    ]
+    assert misses[0] < 6 and misses[0] == min(misses)
+
+
+def test_face_boxes_lie_on_the_drawn_faces_as_the_file_is_stored(rows):
+    """Also where the file is stored turned; the row's sizes are those of the stored file."""
+    num_checked = 0
+    for row in rows:
+        boxes = row["face_bboxes"] or []
+        good = [box for box in boxes if 0 <= box[0] < box[2] <= 1 and 0 <= box[1] < box[3] <= 1]
+        if not good or "/ok/" not in row["url"]:
+            continue
+        image = Image.open(io.BytesIO(picture_at(row["url"].removeprefix(START))))
+        assert image.size == (row["original_width"], row["original_height"])
+        for x0, y0, x1, y1 in good:
+            centre = image.convert("RGB").getpixel(
+                (int((x0 + x1) / 2 * image.width), int((y0 + y1) / 2 * image.height))
+            )
+            assert np.abs(np.subtract(centre, COLOURS["yellow"])).max() < 60
+        num_checked += 1
+    assert num_checked >= 15
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix", "mode"),
+    [
+        ("rgb", "jpg", "RGB"),
+        ("rgb", "webp", "RGB"),
+        ("rgb", "gif", "P"),
+        ("grey", "png", "L"),
+        ("cmyk", "jpg", "CMYK"),
+        ("progressive", "jpg", "RGB"),
+        ("alpha", "png", "RGBA"),
+        ("palette", "png", "P"),
+        ("grey16", "png", "I;16"),
+    ],
+)
+def test_each_form_is_stored_as_named(form, suffix, mode):
+    image = Image.open(io.BytesIO(picture("large-black-square-on-white", 80, 60, form, 1, suffix)))
+    image.load()
+    assert (image.mode, image.size) == (mode, (80, 60))
+    if form == "grey16":
+        assert image.getpixel((1, 1)) == 250 * 257
+
+
+def test_sixteen_bit_colour_has_sixteen_bits():
+    data = picture("large-red-circle-on-white", 80, 60, "rgb16", 1, "png")
+    assert data[24] == 16 and data[25] == 2  # bit depth and colour type of IHDR
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    assert image.getpixel((40, 30)) == COLOURS["red"]
+
+
+def test_the_bomb_is_small_to_send_and_large_to_open():
+    assert len(bomb()) < 400_000
+    with pytest.raises(Image.DecompressionBombError):
+        Image.open(io.BytesIO(bomb()))
+
+
+@pytest.mark.parametrize("code", [404, 403, 410, 500, 429])
+def test_refusals(server, code):
+    for _ in range(3):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            get(server, str(code))
+        assert error.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "num_faults"), [("500-once", 1), ("503-twice", 2), ("429-once", 1), ("reset-once", 1)]
+)
+def test_transient_faults_pass_and_come_back_with_a_new_server(behaviour, num_faults):
+    for _ in range(2):
+        with ExampleServer() as server:
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+            for _ in range(num_faults):
+                with pytest.raises((urllib.error.HTTPError, ConnectionResetError)):
+                    get(server, behaviour)
+            assert get(server, behaviour) == picture_at(f"/{behaviour}/{TAIL}")
+            server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "error"),
+    [
+        ("hang", TimeoutError),
+        ("reset", ConnectionResetError),
+        ("short", http.client.IncompleteRead),
+        ("loop", urllib.error.HTTPError),
+        ("to-file", urllib.error.HTTPError),
+    ],
+)
+def test_broken_answers(server, behaviour, error):
+    with pytest.raises(error):
+        get(server, behaviour, timeout=0.5)
+
+
+def test_slow_answers_keep_the_connection_alive(server):
+    for behaviour in ("drip", "endless"):
+        with opener(server).open(f"{START}/{behaviour}/{TAIL}", timeout=5) as answer:
+            assert answer.read(1)
+
+
+def test_odd_but_whole_answers(server):
+    good = picture_at(f"/ok/{TAIL}")
+    for behaviour in ("ok", "redirect", "wrong-type", "chunked", "noai"):
+        assert get(server, behaviour) == good
+    assert get(server, "truncated") == good[: len(good) * 3 // 5]
+    assert get(server, "empty") == b""
+    assert b"<html>" in get(server, "html") and b"<svg" in get(server, "svg")
+    with opener(server).open(f"{START}/noai/{TAIL}") as answer:
+        assert answer.headers["X-Robots-Tag"] == "noai, noimageai"
+    assert get(server, "ok", "large-red-circle-on-white/caf%C3%A9%20noir/64x48-rgb-1.jpg") == good
+
+
+def test_a_host_that_the_proxy_cannot_reach_is_a_502(server):
+    with pytest.raises(urllib.error.HTTPError) as error:
+        opener(server).open(f"http://gone.example.invalid/ok/{TAIL}")
+    assert error.value.code == 502
+
+
+def beside_server(code: str, **options: object) -> subprocess.Popen[str]:
+    """Start a Python child that runs `code` beside the server."""
+    command = [sys.executable, SCRIPTS / "with_example_server.py", "--", sys.executable, "-c", code]
+    return subprocess.Popen(
+        [str(part) for part in command], env=child_env(), stdout=subprocess.PIPE, text=True, **options
+    )
+
+
+def test_the_wrapper_serves_its_command_and_returns_its_exit_code():
+    code = (
+        "import sys, urllib.request as u\n"
+        f"data = u.urlopen('{START}/ok/{TAIL}').read()\n"
+        "print(u.getproxies()['http'], len(data), flush=True); sys.exit(7)"
+    )
+    wrapper = beside_server(code)
+    printed, _ = wrapper.communicate(timeout=60)
+    proxy, length = printed.split()
+    assert wrapper.returncode == 7
+    assert int(length) == len(picture_at(f"/ok/{TAIL}"))
+    with pytest.raises(ConnectionRefusedError):  # the server is gone with its command
+        socket.create_connection(("127.0.0.1", int(proxy.rpartition(":")[2])), timeout=5)
+
+
+WAITING = (
+    "import os, signal, sys, time\n"
+    "def leave(number, frame):\n"
+    "    print('got', number, flush=True); sys.exit(3)\n"
+    "signal.signal(signal.SIGTERM, leave); signal.signal(signal.SIGINT, leave)\n"
+    "print(os.getpid(), flush=True)\n"
+    "time.sleep(60)"
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_go_on_to_the_command(number):
+    wrapper = beside_server(WAITING)
+    wrapper.stdout.readline()
+    wrapper.send_signal(number)
+    printed, _ = wrapper.communicate(timeout=30)
+    assert printed == f"got {number.value}\n" and wrapper.returncode == 3
+
+
+def test_a_command_that_a_signal_ends_is_reported_as_shells_do():
+    wrapper = beside_server("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    wrapper.communicate(timeout=30)
+    assert wrapper.returncode == 128 + signal.SIGKILL
+
+
+def test_a_killed_wrapper_takes_its_command_along():
+    wrapper = beside_server(WAITING)
+    wrapper.stdout.readline()
+    wrapper.kill()
+    assert wrapper.stdout.read() == f"got {signal.SIGTERM.value}\n"  # the pipe closes when the child ends
+    wrapper.wait()
+
+
+def test_a_command_that_does_not_exist_is_named():
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / "with_example_server.py", "--", "no-such-program"],
+        env=child_env(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and done.stderr.startswith("error: no-such-program")
