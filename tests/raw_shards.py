@@ -46,21 +46,13 @@ ERROR_MESSAGES = (
 )
 WORDS = ("a", "photo", "of", "old", "red", "wooden", "house", "river", "dog", "street", "market", "blue")
 ROW_SCHEMA = pa.schema(
-    [
-        pa.field("uid", pa.string()),
-        pa.field("face_bboxes", pa.list_(pa.list_(pa.float64()))),
-        pa.field("caption", pa.string()),
-        pa.field("url", pa.string()),
-        pa.field("key", pa.string()),
-        pa.field("status", pa.string()),
-        pa.field("error_message", pa.string()),
-        pa.field("width", pa.int32()),
-        pa.field("height", pa.int32()),
-        pa.field("original_width", pa.int32()),
-        pa.field("original_height", pa.int32()),
-        pa.field("exif", pa.string()),
-        pa.field("sha256", pa.string()),
-    ]
+    {
+        "uid": pa.string(),
+        "face_bboxes": pa.list_(pa.list_(pa.float64())),
+        **dict.fromkeys(("caption", "url", "key", "status", "error_message"), pa.string()),
+        **dict.fromkeys(("width", "height", "original_width", "original_height"), pa.int32()),
+        **dict.fromkeys(("exif", "sha256"), pa.string()),
+    }
 )
 
 
@@ -261,6 +253,12 @@ def _parquet_row(metadata: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def shard_files(folder: Path, shard: int) -> ShardFiles:
+    """The paths of a shard in `folder`."""
+    ends = (".tar", ".parquet", "_stats.json")
+    return ShardFiles(*(folder / f"{shard:08d}{end}" for end in ends))
+
+
 def write_shard(
     folder: Path,
     shard: int,
@@ -289,8 +287,7 @@ def write_shard(
         edit_stats: Changes the stats.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stem = f"{shard:08d}"
-    files = ShardFiles(folder / f"{stem}.tar", folder / f"{stem}.parquet", folder / f"{stem}_stats.json")
+    files = shard_files(folder, shard)
     ordered = list(samples)
     attempts = [sample.metadata | {"key": sample.key, "status": "success"} for sample in samples]
     attempts += [failure.row for failure in failures]
