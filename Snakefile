@@ -27,6 +27,7 @@ include: "rules/fetch_model.smk"
 include: "rules/model.smk"
 include: "rules/train.smk"
 include: "rules/report.smk"
+include: "rules/placement.smk"
 
 
 rule all:
