@@ -2,7 +2,7 @@
 
 Config: audit, metadata.columns, samples.total. Inputs: raw/{shard}.tar, .parquet, _stats.json.
 Outputs: audit/{shard}.json, audit/{shard}.samples.parquet, audit/totals.json, audit/failures.tsv,
-audit/summary.json. The summary exists only when every gate passed; the evidence belongs to the jobs
+audit/outcomes.svg, audit/shapes.svg, audit/summary.json. The summary exists only when every gate passed; the evidence belongs to the jobs
 before it, so it stays when a gate fails.
 """
 
@@ -11,6 +11,8 @@ rule audit:
     input:
         "<root>/audit/summary.json",
         "<root>/audit/failures.tsv",
+        "<root>/audit/outcomes.svg",
+        "<root>/audit/shapes.svg",
 
 
 rule audit_shard:
@@ -71,6 +73,31 @@ rule audit_totals:
             --num-shards {params.num_shards:q} \
             --failures {output.failures:q} \
             --totals {output.totals:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule plot_audit:
+    input:
+        totals="<root>/audit/totals.json",
+    output:
+        outcomes="<root>/audit/outcomes.svg",
+        shapes="<root>/audit/shapes.svg",
+    log:
+        "<root>/logs/plot_audit/plot_audit.log",
+    benchmark:
+        "<root>/benchmarks/plot_audit/plot_audit.tsv"
+    resources:
+        mem_mb=500,
+        runtime=10,
+    params:
+        code=digest("plot_audit"),
+    shell:
+        """
+        {PY} {SCRIPTS}/plot_audit.py \
+            --totals {input.totals:q} \
+            --outcomes {output.outcomes:q} \
+            --shapes {output.shapes:q} \
             >{log:q} 2>&1
         """
 
