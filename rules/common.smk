@@ -7,10 +7,11 @@ Names for the other files: BUILD (checked config), PINS, SHARDS, TARS, MODEL, PY
 from shlex import quote
 
 from shardwright.code_digest import code_digest
-from shardwright.config_check import check_config
+from shardwright.config_check import check_config, read_model_file
 from shardwright.errors import BuildError
 from shardwright.files import find_path
 from shardwright.layout import plan_shards, plan_tars, read_pins
+from shardwright.metadata import parse_columns, refuse_unpinned
 
 BASE = Path(workflow.basedir)
 PY = quote(sys.executable)
@@ -23,7 +24,10 @@ try:
         shard.key: shard
         for shard in plan_shards(list(PINS.values()), BUILD["download"]["rows_per_shard"])
     }
+    MODEL = read_model_file(BUILD["model"], BASE / "config/schema")
     TARS = plan_tars(BUILD["samples"], sum(pin.rows for pin in PINS.values()))
+    parse_columns(BUILD["metadata"]["columns"])
+    refuse_unpinned(Path(BUILD["root"]) / "metadata", PINS)
 except BuildError as error:
     raise WorkflowError(str(error)) from None
 
@@ -33,6 +37,7 @@ pathvars:
 
 
 wildcard_constraints:
+    model=re.escape(MODEL["name"]),
     name="|".join(re.escape(name) for name in PINS),
     shard=r"\d{8}",
     split="train|val",

@@ -10,7 +10,6 @@ import json
 from shardwright.training.batching import plan_batches
 
 TRAIN = BUILD["train"]
-MODEL = BUILD.get("model", {}).get("name", "tiny")
 
 try:
     plan_batches(TRAIN)
@@ -27,7 +26,7 @@ rule train_model:
     input:
         manifest="<root>/energon/manifest.json",
         loader_check="<root>/loader_check.json",
-        model=f"<root>/models/{MODEL}/import.json",
+        model=f"<root>/models/{MODEL['name']}/import.json",
     output:
         checkpoint=directory("<root>/train/{run}/checkpoint"),
         metrics="<root>/train/{run}/metrics.jsonl",
@@ -47,7 +46,7 @@ rule train_model:
     params:
         code=digest("train_model"),
         settings=json.dumps(TRAIN, sort_keys=True),
-        model=json.dumps(BUILD.get("model", {}), sort_keys=True),
+        model=json.dumps(MODEL, sort_keys=True),
         nodes=TRAIN["nodes"],
         ranks=TRAIN["ranks_per_node"],
         gpus=TRAIN["ranks_per_node"] if TRAIN["accelerator"] == "gpu" else 0,
@@ -85,7 +84,7 @@ rule export_checkpoint:
     input:
         completed="<root>/train/{run}/completed.json",
         checkpoint="<root>/train/{run}/checkpoint",
-        model=f"<root>/models/{MODEL}/import.json",
+        model=f"<root>/models/{MODEL['name']}/import.json",
     output:
         folder=directory("<root>/train/{run}/export"),
         report="<root>/train/{run}/export.json",

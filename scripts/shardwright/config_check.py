@@ -17,6 +17,7 @@ import jsonschema
 import yaml
 
 from shardwright.errors import BuildError
+from shardwright.files import find_path
 
 TOP_LEVEL = "build"
 
@@ -132,3 +133,27 @@ def check_config(config: dict[str, Any], schema_folder: Path) -> dict[str, Any]:
     if not filled["root"]:
         filled["root"] = f"results/{filled['build']}"
     return filled
+
+
+def read_model_file(text: str, schema_folder: Path) -> dict[str, Any]:
+    """Return the checked model file that the config key `model` names, with defaults.
+
+    Raises:
+        BuildError: The file is missing, is not a mapping, or breaks `config/schema/model_file.yaml`.
+    """
+    path = find_path(text)
+    next_step = (
+        "correct the config key model, or write the file; config/models/tiny.yaml is a complete example"
+    )
+    if not path.is_file():
+        raise BuildError(str(path), found="no such file", expected="a model file", next_step=next_step)
+    value = yaml.safe_load(path.read_text())
+    if not isinstance(value, dict):
+        raise BuildError(str(path), found=repr(value)[:80], expected="keys and values", next_step=next_step)
+    try:
+        return check_against(value, yaml.safe_load((schema_folder / "model_file.yaml").read_text()))
+    except BuildError as error:
+        subject = error.subject.replace("config key", f"{text}, key")
+        raise BuildError(
+            subject, found=error.found, expected=error.expected, next_step=error.next_step
+        ) from None

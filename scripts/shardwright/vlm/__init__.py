@@ -1,0 +1,1 @@
+"""Vision-language models: import, encoding, packing, loading."""
