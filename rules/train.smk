@@ -41,6 +41,7 @@ rule train_model:
     threads: TRAIN["ranks_per_node"] * (1 + TRAIN["loader_workers"])
     resources:
         nodes=TRAIN["nodes"],
+        container="",
         mem_mb=8000,
         runtime=120,
     params:
@@ -61,6 +62,7 @@ rule train_model:
             --expect-gpus {params.gpus:q} \
             --grace-s {params.grace:q} \
             --lock {params.state:q}.lock \
+            --container {resources.container:q} \
             -- \
             {SCRIPTS}/train_model.py \
             --manifest {input.manifest:q} \

@@ -23,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--expect-gpus", type=int, default=0, help="GPUs that each node must show")
     parser.add_argument("--grace-s", type=float, default=30.0, help="seconds between SIGTERM and SIGKILL")
     parser.add_argument("--lock", type=Path, help="file to hold while running: one run for this target")
+    parser.add_argument("--container", default="", help="pyxis:IMAGE or apptainer:IMAGE to run in")
     parser.add_argument("--part", choices=["launcher", "agent", "rank"], default="launcher")
     parser.add_argument("--rendezvous", default="127.0.0.1:0", help="host:port of the agents' meeting")
     parser.add_argument("program", nargs="+", help="after --: the Python program and its options")
@@ -30,7 +31,13 @@ def main(argv: list[str] | None = None) -> int:
     if args.part == "rank":
         become_rank(args.program)
     job = Launch(
-        args.nodes, args.ranks_per_node, args.expect_gpus, args.grace_s, args.rendezvous, args.program
+        args.nodes,
+        args.ranks_per_node,
+        args.expect_gpus,
+        args.grace_s,
+        args.rendezvous,
+        args.program,
+        args.container,
     )
     return run_agent(job) if args.part == "agent" else launch(job, args.lock)
 

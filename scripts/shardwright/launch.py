@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from shardwright.container import container_command
 from shardwright.errors import BuildError
-from shardwright.files import owner_lock
+from shardwright.files import CHECKOUT, owner_lock
 from shardwright.slurm import num_allocated_nodes
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL: stopped on request with its state saved; run again to resume
@@ -47,6 +48,7 @@ class Launch:
     grace_s: float
     rendezvous: str
     program: list[str]
+    container: str = ""
 
     def part(self, name: str, rendezvous: str) -> list[str]:
         """The command line that runs one part of this launch."""
@@ -118,10 +120,15 @@ def _srun(job: Launch) -> list[str]:
     ]
 
 
-def _child_command(job: Launch) -> list[str]:
-    if job.nodes > 1:
-        return _srun(job) + job.part("agent", f"{socket.gethostname()}:{_free_port()}")
-    return job.part("agent" if job.ranks_per_node > 1 else "rank", job.rendezvous)
+def child_command(job: Launch) -> list[str]:
+    """The command that the launcher starts: one rank, an agent, or srun with an agent on each node."""
+    several = job.nodes > 1
+    name = "agent" if several or job.ranks_per_node > 1 else "rank"
+    command = job.part(name, f"{socket.gethostname()}:{_free_port()}" if several else job.rendezvous)
+    options: list[str] = []
+    if job.container:
+        options, command = container_command(job.container, command, [CHECKOUT, Path.cwd()])
+    return (_srun(job) + options if several or options else []) + command
 
 
 def launch(job: Launch, lock: Path | None) -> int:
@@ -137,7 +144,7 @@ def launch(job: Launch, lock: Path | None) -> int:
         kept = [stack.enter_context(owner_lock(lock))] if lock else []
         os.environ["SHARDWRIGHT_LAUNCHED"] = "1"
         child = subprocess.Popen(
-            _child_command(job),
+            child_command(job),
             start_new_session=True,
             pass_fds=kept,
             preexec_fn=lambda: end_with_parent(signal.SIGUSR1),
