@@ -1,8 +1,12 @@
 """Fetch the pinned parquets of URLs and verify them.
 
 Config: metadata. Inputs: the hub or a mirror folder.
-Outputs: metadata/{name}.parquet and its receipt metadata/{name}.json (bytes, rows, sha256, schema).
+Outputs: metadata/{name}.parquet and its receipt metadata/{name}.json (bytes, rows, sha256, columns).
 """
+
+# Not in params: another mirror or more patience must not fetch finished files again.
+METADATA_SOURCE = BUILD["metadata"]["source"]
+METADATA_ATTEMPTS = BUILD["metadata"]["attempts"]
 
 
 rule metadata:
@@ -25,24 +29,22 @@ rule fetch_metadata:
         code=digest("fetch_metadata"),
         repo=BUILD["metadata"]["repo"],
         revision=BUILD["metadata"]["revision"],
-        source=BUILD["metadata"]["source"],
         columns=BUILD["metadata"]["columns"],
-        attempts=BUILD["metadata"]["attempts"],
         rows=lambda wc: PINS[wc.name].rows,
         bytes=lambda wc: PINS[wc.name].bytes,
         sha256=lambda wc: PINS[wc.name].sha256,
     shell:
         """
         {PY} {SCRIPTS}/fetch_metadata.py \
-            --source {params.source:q} \
+            --source {METADATA_SOURCE:q} \
             --repo {params.repo:q} \
             --revision {params.revision:q} \
             --columns {params.columns:q} \
-            --attempts {params.attempts:q} \
+            --attempts {METADATA_ATTEMPTS:q} \
             --rows {params.rows:q} \
             --bytes {params.bytes:q} \
             --sha256 {params.sha256:q} \
             --parquet {output.parquet:q} \
             --receipt {output.receipt:q} \
-            > {log:q} 2>&1
+            2>&1 | tee {log:q}
         """
