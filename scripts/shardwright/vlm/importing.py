@@ -68,12 +68,19 @@ def load_exactly(hub: Path, name: str, dtype: str, num_gpus: int) -> nn.Module:
     Raises:
         BuildError: A missing, unexpected or misshapen tensor, or a file that cannot be read.
     """
+    from safetensors import SafetensorError
+
     device_map = "balanced" if num_gpus else None
     try:
         model, info = model_class(name).from_pretrained(
-            hub, dtype=DTYPES[dtype], output_loading_info=True, device_map=device_map, use_safetensors=True
+            hub,
+            dtype=DTYPES[dtype],
+            device_map=device_map,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # so that a misshapen tensor is named below
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise BuildError(
             str(hub),
             found=f"{type(error).__name__}: {str(error).splitlines()[0]}",
@@ -95,6 +102,23 @@ def load_exactly(hub: Path, name: str, dtype: str, num_gpus: int) -> nn.Module:
             next_step="check `class` in the model file, and that its pin table names every weights file",
         )
     return model.eval()
+
+
+def open_processor(hub: Path) -> Any:
+    """Load the repository's processor.
+
+    Raises:
+        BuildError: It has none that transformers can load.
+    """
+    try:
+        return load_processor(hub)
+    except (OSError, ValueError) as error:
+        raise BuildError(
+            f"processor in {hub}",
+            found=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            expected="a processor folder (processor or preprocessor config, tokenizer, chat template)",
+            next_step="pin the processor and tokenizer files of the same repository and revision",
+        ) from error
 
 
 def check_processor(processor: Any, config: Any, hub: Path) -> None:
@@ -179,7 +203,7 @@ def import_model(hub: Path, target: Path, about: dict[str, Any], num_gpus: int) 
         BuildError: See `check_class`, `load_exactly`, `check_processor`.
     """
     check_class(hub, about["class"])
-    processor = load_processor(hub)
+    processor = open_processor(hub)
     model = load_exactly(hub, about["class"], about["dtype"], num_gpus)
     check_processor(processor, model.config, hub)
     print(f"loaded {about['class']}: nothing missing, nothing left over", flush=True)
