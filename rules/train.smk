@@ -47,7 +47,9 @@ rule train_model:
     params:
         code=digest("train_model"),
         settings=json.dumps(TRAIN, sort_keys=True),
-        model=json.dumps(MODEL, sort_keys=True),
+        limits=json.dumps(BUILD.get("loader", {}), sort_keys=True),
+        targets=TRAIN["adapter_targets"] or MODEL["adapter_targets"],
+        parameters="" if TRAIN["adapter_targets"] else MODEL["adapter_parameters"],
         nodes=TRAIN["nodes"],
         ranks=TRAIN["ranks_per_node"],
         gpus=TRAIN["ranks_per_node"] if TRAIN["accelerator"] == "gpu" else 0,
@@ -66,10 +68,11 @@ rule train_model:
             -- \
             {SCRIPTS}/train_model.py \
             --manifest {input.manifest:q} \
-            --loader-check {input.loader_check:q} \
             --import-report {input.model:q} \
             --settings {params.settings:q} \
-            --model-settings {params.model:q} \
+            --limits {params.limits:q} \
+            --targets {params.targets:q} \
+            --target-parameters {params.parameters:q} \
             --state {params.state:q} \
             --checkpoint {output.checkpoint:q} \
             --metrics {output.metrics:q} \

@@ -21,10 +21,11 @@ def main(argv: list[str] | None = None) -> int:
     """Parse the command line and train; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--manifest", type=Path, required=True, help="energon/manifest.json")
-    parser.add_argument("--loader-check", type=Path, required=True, help="loader_check.json")
     parser.add_argument("--import-report", type=Path, required=True, help="models/<model>/import.json")
     parser.add_argument("--settings", type=json.loads, required=True, help="the config's train section, JSON")
-    parser.add_argument("--model-settings", type=json.loads, required=True, help="the model section, JSON")
+    parser.add_argument("--limits", type=json.loads, required=True, help="budgets of a sample, JSON")
+    parser.add_argument("--targets", default="", help="endings of the linear modules that get an adapter")
+    parser.add_argument("--target-parameters", default="", help="endings of fused-expert parameters")
     parser.add_argument("--state", type=Path, required=True, help="folder of the running state, kept")
     parser.add_argument("--checkpoint", type=Path, required=True, help="final checkpoint directory")
     parser.add_argument("--metrics", type=Path, required=True, help="metrics as JSON lines")
@@ -35,9 +36,11 @@ def main(argv: list[str] | None = None) -> int:
     launched = "SHARDWRIGHT_LAUNCHED" in os.environ
     with contextlib.nullcontext() if launched else owner_lock(args.state.with_suffix(".lock")):
         from shardwright.training.loop import Stopped
-        from shardwright.training.session import Outputs, Sources, run_training
+        from shardwright.training.session import Outputs, run_training
+        from shardwright.training.sources import Sources
 
-        sources = Sources(args.manifest, args.loader_check, args.import_report, args.model_settings)
+        targets, parameters = args.targets.split(), args.target_parameters.split()
+        sources = Sources(args.manifest, args.import_report, args.limits, targets, parameters)
         outputs = Outputs(args.checkpoint, args.metrics, args.resolved_config, args.completed)
         try:
             run_training(args.settings, sources, args.state, outputs)

@@ -12,7 +12,7 @@ import pytest
 
 from shardwright.errors import BuildError
 from shardwright.training.batching import plan_batches
-from train_helpers import SyntheticLoader, make_batch, settings, tiny_model
+from train_helpers import SyntheticFeed, make_batch, settings, tiny_model
 
 torch = pytest.importorskip("torch")
 
@@ -37,16 +37,10 @@ def build(ranks, tmp_path):
         number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     }
 
-    def make(model=None, folder=tmp_path, parameters=(), nan_at=-1, empty=(), drops=None, **changed):
+    def make(model=None, folder=tmp_path, parameters="", nan_at=-1, empty=(), drops=None, **changed):
         asked = settings(**changed)
-        loader = SyntheticLoader(0, 1, asked["micro_batch_size"], nan_at=nan_at, empty=empty, drops=drops)
-        model = model or tiny_model()
-        targets = asked["adapter_targets"].split()
-        stop = StopRequest(5)
-        validation = lambda: [make_batch(1000 + n, 2) for n in range(3)]  # noqa: E731
-        return build_run(
-            asked, model, targets, list(parameters), lambda: loader, validation, ranks, folder, stop
-        )
+        feed = SyntheticFeed(asked, parameters, nan_at=nan_at, empty=empty, drops=drops)
+        return build_run(asked, model or tiny_model(), feed, ranks, folder, StopRequest(5))
 
     yield make
     for number, handler in handlers.items():
@@ -122,7 +116,7 @@ def test_fused_experts_are_trained(build, ranks):
     """R44: experts that are one fused tensor, no Linear, get adapters that receive gradients."""
     from shardwright.training.loop import train
 
-    experts = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    experts = "mlp.experts.gate_up_proj mlp.experts.down_proj"
     run = build(tiny_model(moe=True), parameters=experts, adapter_targets="q_proj", steps=2)
     before = trained(run)
     assert sum("experts" in name for name in before) == 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -167,3 +168,21 @@ class SyntheticLoader:
     def restore_state_rank(self, state: int) -> None:
         """Go on from a place that was saved."""
         self._next = state
+
+
+class SyntheticFeed:
+    """What setup.build_run asks for, from synthetic batches; keyword arguments as SyntheticLoader's."""
+
+    def __init__(self, asked: dict[str, Any], parameters: str = "", num_val: int = 3, **loader: Any) -> None:
+        self.sources = SimpleNamespace(
+            targets=asked["adapter_targets"].split(), target_parameters=parameters.split()
+        )
+        self._size, self._num_val, self._loader = asked["micro_batch_size"], num_val, loader
+
+    def train(self, rank: int, world_size: int) -> SyntheticLoader:
+        """This rank's loader."""
+        return SyntheticLoader(rank, world_size, self._size, **self._loader)
+
+    def validation(self) -> list[dict[str, Any]]:
+        """The val split: two samples a batch."""
+        return [make_batch(1000 + number, 2) for number in range(self._num_val)]

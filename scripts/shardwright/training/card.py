@@ -38,7 +38,7 @@ def model_card(about: dict[str, Any], completed: dict[str, Any], files: dict[str
             f"{completed['num_samples']:,}, {completed['num_supervised_tokens']:,}",
         ),
         ("data manifest sha256", about["inputs"]["manifest_sha256"]),
-        ("imported model sha256", about["inputs"]["import_sha256"]),
+        ("base weights sha256", about["inputs"]["weights_sha256"]),
         ("config fingerprint", about["fingerprint"]),
     ]
     lines = [

@@ -14,6 +14,7 @@ from torch import nn
 from shardwright.errors import BuildError
 from shardwright.files import sha256_file
 from shardwright.training.adapters import ADAPTER_MODES, attach_adapters
+from shardwright.vlm.models import DTYPES
 
 FP32_TOLERANCE = 1e-4
 
@@ -49,7 +50,9 @@ def load_trained(model: nn.Module, about: dict[str, Any], folder: Path) -> nn.Mo
     """
     settings = about["settings"]
     if settings["mode"] in ADAPTER_MODES:
-        model = attach_adapters(model, settings, about["targets"], about["target_parameters"])
+        model = attach_adapters(
+            model, settings, about["inputs"]["targets"], about["inputs"]["target_parameters"]
+        )
     reader = dcp.FileSystemReader(folder / "tensors")
     saved = set(reader.read_metadata().state_dict_metadata)
     tensors = {name: p.detach() for name, p in model.named_parameters() if name in saved}
@@ -175,7 +178,7 @@ def export_run(
         compare("adapter", model, settings["dtype"])
         # In fp32: a small update added to a bf16 weight is mostly rounded away.
         model = model.merge_and_unload()
-    stored = getattr(torch, about["model"]["dtype"])
+    stored = DTYPES[about["model"]["dtype"]]
     model.to(stored).save_pretrained(folder / "merged")
     processor.save_pretrained(folder / "merged")
     compare("merged", _reopened(folder / "merged"), "fp32" if stored == torch.float32 else "bf16")

@@ -13,8 +13,8 @@ import torch.distributed.checkpoint as dcp
 
 from shardwright.files import fsync_dir, replacing, sha256_file, write_json
 from shardwright.training.checkpoint import trained_tensors
-from shardwright.training.loop import NOT_MODEL_INPUTS, Run, computing
-from shardwright.training.metrics import read_records
+from shardwright.training.config import check_observed
+from shardwright.training.loop import NOT_MODEL_INPUTS, Counters, Run, computing
 from shardwright.training.parallel import unwrapped
 
 
@@ -65,58 +65,66 @@ def publish_checkpoint(run: Run, target: Path, about: dict[str, Any], probe: dic
     ranks.gather(None)
 
 
-def copy_metrics(source: Path, target: Path) -> list[dict[str, Any]]:
-    """Publish the metrics file; returns its records."""
+def copy_file(source: Path, target: Path) -> None:
+    """Publish a copy of a file, by rename."""
     with replacing(target) as scratch:
         shutil.copyfile(source, scratch)
-    return read_records(target)
 
 
-def completion(run: Run, records: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
-    """The completion record (collective): what was done, what came out, what was dropped."""
-    counters = run.ranks.gather(run.counters)
+def completion(
+    counters: list[Counters], records: list[dict[str, Any]], about: dict[str, Any]
+) -> dict[str, Any]:
+    """The completion record: what was done, what came out, what was dropped.
+
+    Args:
+        counters: Of every rank.
+        records: The run's metrics.
+        about: What `checkpoint.json` says too.
+    """
     drops = sum((counter.drops for counter in counters), Counter())
     steps = [record for record in records if record["kind"] == "train"]
     validations = [record for record in records if record["kind"] == "validation"]
     seconds = sum(record["step_s"] for record in steps)
+    num_tokens = sum(record["num_tokens"] for record in steps)
     return {
         **about,
         "first_loss": steps[0]["loss"],
         "last_loss": steps[-1]["loss"],
         "validation_loss": {str(record["step"]): record["loss"] for record in validations},
         "num_samples": sum(record["num_samples"] for record in steps),
-        "num_supervised_tokens": sum(record["num_tokens"] for record in steps),
+        "num_supervised_tokens": num_tokens,
         "num_dropped": dict(sorted(drops.items())),
-        "supervised_tokens_per_s": round(sum(record["num_tokens"] for record in steps) / seconds, 1),
+        "supervised_tokens_per_s": round(num_tokens / seconds, 1),
         "data_wait_share": round(sum(record["data_wait_s"] for record in steps) / seconds, 4),
     }
 
 
-def observed(run: Run, records: list[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
-    """What can be seen of the run after it: compare with `asked` of the same shape (collective)."""
-    steps = [record for record in records if record["kind"] == "train"]
-    samples = {record["num_samples"] for record in steps}
-    return {
-        **facts,
-        "steps": [record["step"] for record in steps] == list(range(1, run.settings["steps"] + 1))
-        and len(steps),
-        "global_batch_size": samples.pop() if len(samples) == 1 else sorted(samples),
-        "num_ranks": len(run.ranks.gather(run.ranks.rank)),
+def check_run(asked: dict[str, Any], observed: dict[str, Any], records: list[dict[str, Any]]) -> None:
+    """Check from its records that the run did what its settings say.
+
+    Args:
+        asked: The settings, and under `inputs` what was to be read.
+        observed: The same keys as far as the finished process can see them.
+        records: The run's metrics.
+
+    Raises:
+        BuildError: Any difference; all are told.
+    """
+    steps, every = asked["steps"], asked["validation_every"]
+    trained = [record for record in records if record["kind"] == "train"]
+    seen = {
+        "steps": [record["step"] for record in trained],
+        "global_batch_size": sorted({record["num_samples"] for record in trained}),
         "validations": [record["step"] for record in records if record["kind"] == "validation"],
+        **observed,
     }
-
-
-def asked(settings: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """The same facts as the config asks for them."""
-    steps, every = settings["steps"], settings["validation_every"]
-    validations = sorted({0, *range(every, steps + 1, every), steps}) if every else []
-    return {
-        **facts,
-        "steps": steps,
-        "global_batch_size": settings["global_batch_size"],
-        "num_ranks": settings["nodes"] * settings["ranks_per_node"],
-        "validations": validations,
+    wanted = {
+        "steps": list(range(1, steps + 1)),
+        "global_batch_size": [asked["global_batch_size"]],
+        "validations": sorted({0, *range(every, steps + 1, every), steps}) if every else [],
+        **{key: asked[key] for key in observed},
     }
+    check_observed(wanted, seen)
 
 
 def mark_finished(folder: Path, code: str) -> None:

@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import platform
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from shardwright.code_digest import code_digest
-from shardwright.files import sha256_file, write_json
+from shardwright.files import write_json
 from shardwright.training import publish
-from shardwright.training.config import Request, check_observed, open_state, write_resolved
+from shardwright.training.config import Request, open_state, write_resolved
 from shardwright.training.loop import Run, train
-from shardwright.training.parallel import Ranks, make_deterministic, start_ranks
+from shardwright.training.metrics import read_records
+from shardwright.training.parallel import make_deterministic, start_ranks
 from shardwright.training.setup import build_run, check_sample_counts, storage_dtype
+from shardwright.training.sources import Feed, Sources
 from shardwright.training.stop import StopRequest
+from shardwright.vlm.models import load_imported
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "transformers", "peft", "megatron-energon")
-
-
-@dataclass(frozen=True)
-class Sources:
-    """What a run reads."""
-
-    manifest: Path
-    loader_check: Path
-    import_report: Path
-    model_settings: dict[str, Any]
-
-    @property
-    def dataset(self) -> Path:
-        """The Energon dataset folder."""
-        return self.manifest.parent
-
-    @property
-    def import_dir(self) -> Path:
-        """The imported weights and processor."""
-        return self.import_report.parent / "import"
 
 
 @dataclass(frozen=True)
@@ -62,19 +41,42 @@ def run_training(settings: dict[str, Any], sources: Sources, state: Path, output
         BuildError: A fault in config, data or numbers; the last checkpoint is intact.
     """
     stop = StopRequest(settings["sigterm_grace_s"])
-    manifest = json.loads(sources.manifest.read_text())
-    check_sample_counts(manifest["splits"], settings)
+    check_sample_counts(sources.split_counts(), settings)
     ranks = start_ranks(settings["accelerator"], settings["nodes"] * settings["ranks_per_node"])
     make_deterministic(settings["seed"], ranks.device, settings["deterministic"])
-    request = Request(settings, _inputs(sources))
+    request = Request(settings, sources.identity())
     code = code_digest(SCRIPTS, "train_model")
     if ranks.is_first:
         open_state(state, request, code)
     ranks.gather(None)
     folder = state / request.fingerprint
-    run = _assemble(settings, sources, ranks, folder, stop)
+    model, processor = load_imported(sources.import_dir, storage_dtype(settings), ranks.device)
+    feed = Feed(sources, processor, settings)
+    run = build_run(settings, model, feed, ranks, folder, stop)
     train(run)
-    _publish(run, request, sources, outputs, folder)
+    _publish(run, request, feed, outputs, folder)
     if ranks.is_first:
         publish.mark_finished(folder, code)
         print(f"trained: {outputs.checkpoint}", flush=True)
+
+
+def _publish(run: Run, request: Request, feed: Feed, outputs: Outputs, folder: Path) -> None:
+    sources, ranks = feed.sources, run.ranks
+    about = {
+        "settings": run.settings,
+        "inputs": request.inputs,
+        "fingerprint": request.fingerprint,
+        "model": sources.model_facts(),
+    }
+    publish.publish_checkpoint(run, outputs.checkpoint, about, feed.probe())
+    counters = ranks.gather(run.counters)
+    if not ranks.is_first:
+        return
+    records = read_records(folder / "metrics.jsonl")
+    observed = {"num_ranks": ranks.world_size, "inputs": sources.identity()}
+    asked = {**run.settings, "num_ranks": run.plan.world_size, "inputs": request.inputs}
+    publish.check_run(asked, observed, records)
+    publish.copy_file(folder / "metrics.jsonl", outputs.metrics)
+    packages = {name: version(name) for name in PACKAGES}
+    write_resolved(outputs.resolved_config, {**about, "batches": str(run.plan), "packages": packages})
+    write_json(outputs.completed, publish.completion(counters, records, about))

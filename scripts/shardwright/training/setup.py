@@ -91,31 +91,20 @@ def check_sample_counts(counts: dict[str, int], settings: dict[str, Any]) -> Non
 
 
 def build_run(
-    settings: dict[str, Any],
-    model: nn.Module,
-    targets: list[str],
-    parameters: list[str],
-    open_train: Any,
-    open_validation: Any,
-    ranks: Ranks,
-    folder: Path,
-    stop: StopRequest,
+    settings: dict[str, Any], model: nn.Module, feed: Any, ranks: Ranks, folder: Path, stop: StopRequest
 ) -> Run:
     """Make a run ready to train, resumed from its newest checkpoint where there is one (collective).
 
     Args:
         settings: The config's `train` section.
         model: The imported model, on this rank's device.
-        targets: Endings of the linear modules that get an adapter.
-        parameters: Endings of fused-expert parameters that get one.
-        open_train: Makes this rank's endless savable train loader.
-        open_validation: Makes an iterable over the val split, the same on every rank.
+        feed: The run's loaders and adapter targets (see `sources.Feed`).
         ranks: This process among all.
         folder: The state folder.
         stop: Tells whether to stop.
     """
     plan = plan_batches(settings)
-    model = prepare_model(model, settings, targets, parameters)
+    model = prepare_model(model, settings, feed.sources.targets, feed.sources.target_parameters)
     table = trainable_table(model)
     dtype = torch.bfloat16 if settings["dtype"] == "bf16" else torch.float32
     model = spread(model, settings["parallel"], dtype, ranks)
@@ -123,7 +112,8 @@ def build_run(
         print(str(plan), *table, sep="\n", flush=True)
     optimizer = make_optimizer(model, settings)
     checkpoints = Checkpoints(folder, ranks, settings["loader_workers"], settings["keep_last"])
-    run = Run(settings, plan, ranks, model, optimizer, open_train(), open_validation, checkpoints, None, stop)
+    loader = feed.train(ranks.rank, ranks.world_size)
+    run = Run(settings, plan, ranks, model, optimizer, loader, feed.validation, checkpoints, None, stop)
     resumed = checkpoints.restore(model, optimizer)
     if resumed:
         run.start_step, state = resumed
@@ -131,11 +121,8 @@ def build_run(
         run.loader.restore_state_rank(state["loader"])
     if ranks.is_first:
         print(f"starting after step {run.start_step}/{settings['steps']}", flush=True)
+        board = folder / "tensorboard" if settings["tensorboard"] else None
         run.metrics = MetricsLog(
-            folder / "metrics.jsonl",
-            run.start_step,
-            folder / "tensorboard" if settings["tensorboard"] else None,
-            settings["wandb_project"],
-            settings["run"],
+            folder / "metrics.jsonl", run.start_step, board, settings["wandb_project"], settings["run"]
         )
     return run
