@@ -46,16 +46,14 @@ _FOREIGN = tuple(
     for pattern, name in (
         (r"infinite loop|redirect", "redirect"),
         (r"X-Robots-Tag", "disallowed"),
-        (r"CERTIFICATE|\[SSL|SSL:|tlsv1|ssl3|doesn't match|unexpected_eof", "tls"),
+        (r"CERTIFICATE|\[SSL|SSL:|tlsv1|ssl3|doesn't match|unexpected_eof|violation of protocol", "tls"),
         (r"timed out|timeout", "timeout"),
         (r"Errno -[2358]\]|Name or service not known|name resolution|nodename nor servname", "dns"),
         (r"No address associated|label (too long|empty)|encoding with 'idna'", "dns"),
         (r"IncompleteRead|chunk", "incomplete"),
         (r"unknown url type|no host given|control characters|nonnumeric port|Invalid URL", "bad_url"),
-        (
-            r"codec can't encode|Invalid IPv6|'NoneType' object has no attribute|urlopen error (ftp|file)",
-            "bad_url",
-        ),
+        (r"codec can't encode|Invalid IPv6|urlopen error (ftp|file)", "bad_url"),
+        (r"'NoneType' object has no attribute|expected string", "bad_url"),
         (
             r"refused|reset by peer|unreachable|No route|Remote end closed|Broken pipe|BadStatusLine",
             "connect",

@@ -82,7 +82,8 @@ def read_header(data: bytes) -> Header:
         with Image.open(io.BytesIO(data), formats=_OPENABLE) as picture:
             kind = picture.format or ""
             orientation = 1
-            if kind in _ORIENTED_KINDS:
+            # Without an EXIF chunk, Pillow's getexif() of a PNG would decode the whole picture.
+            if kind in _ORIENTED_KINDS and "exif" in picture.info:
                 orientation = picture.getexif().get(_ORIENTATION_TAG, 1)
             animated = kind in ("GIF", "WEBP", "PNG", "AVIF") and bool(getattr(picture, "is_animated", False))
             mode, (width, height) = picture.mode, picture.size

@@ -96,7 +96,9 @@ def provenance(fetcher: Fetcher) -> dict[str, object]:
         "python": platform.python_version(),
         **{name: version(name) for name in _PACKAGES},
         "user_agent": fetcher.fetching.user_agent,
-        "proxies": {scheme: without_login(url) for scheme, url in sorted(fetcher.proxies.items()) if scheme != "no"},
+        "proxies": {
+            scheme: without_login(url) for scheme, url in sorted(fetcher.proxies.items()) if scheme != "no"
+        },
     }
 
 

@@ -47,6 +47,7 @@ class Progress:
         self._thread.join()
 
     def _run(self) -> None:
+        self._send()  # tells the supervisor that the imports are done
         while not self._ended.wait(self._EVERY_S):
             self._send()
         self._send()
