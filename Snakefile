@@ -33,5 +33,6 @@ include: "rules/placement.smk"
 rule all:
     default_target: True
     input:
+        rules.dataset.input,
         rules.checkpoint.input,
         rules.report.input,
