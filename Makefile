@@ -10,6 +10,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 ENV := .venv/.ready
+SLURM_ENV := .venv-slurm/.ready
 ARGS ?=
 
 .PHONY: help
@@ -29,6 +30,13 @@ $(ENV): envs/torch.txt envs/main.txt envs/dev.txt
 	$(BIN)/python -m compileall -q -j 0 $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') >/dev/null || true
 	@touch $@
 
+.PHONY: slurm-env
+slurm-env: $(SLURM_ENV) ## Make .venv-slurm: the environment with Snakemake's Slurm plugin
+
+$(SLURM_ENV): $(ENV) envs/slurm.txt envs/slurm_env.sh
+	bash envs/slurm_env.sh
+	@touch $@
+
 .PHONY: run
 run: $(ENV) ## Build the example, from parquet to checkpoint (ARGS='...' are passed to Snakemake)
 	$(BIN)/python scripts/unlock.py --stale-only
@@ -36,7 +44,18 @@ run: $(ENV) ## Build the example, from parquet to checkpoint (ARGS='...' are pas
 
 .PHONY: test
 test: $(ENV) $(SLURM_ENV) ## Run all tests (ARGS='-k name' selects)
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+.PHONY: slurm-up slurm-down
+slurm-up: $(SLURM_ENV) ## Start a Slurm of three pretended nodes on this machine (needs slurm-wlm, munge)
+	$(BIN)/python tests/slurm/cluster.py up
+
+slurm-down: ## End it
+	$(BIN)/python tests/slurm/cluster.py down
+
+.PHONY: unlock
+unlock: $(ENV) ## Take away the lock of a killed run, after looking for a live one
+	$(BIN)/python scripts/unlock.py
 
 .PHONY: lint
 lint: $(ENV) ## ruff, snakefmt, snakemake --lint
