@@ -2,17 +2,14 @@
 
 Config: audit, metadata.columns, samples.total. Inputs: raw/{shard}.tar, .parquet, _stats.json.
 Outputs: audit/{shard}.json, audit/{shard}.samples.parquet, audit/totals.json, audit/failures.tsv,
-audit/outcomes.svg, audit/shapes.svg, audit/summary.json. The summary exists only when every gate passed; the evidence belongs to the jobs
-before it, so it stays when a gate fails.
+audit/outcomes.svg, audit/shapes.svg, audit/summary.json. The summary exists only when every gate
+passed; the evidence belongs to the jobs before it, so it stays on disk when a gate fails.
 """
 
 
 rule audit:
     input:
         "<root>/audit/summary.json",
-        "<root>/audit/failures.tsv",
-        "<root>/audit/outcomes.svg",
-        "<root>/audit/shapes.svg",
 
 
 rule audit_shard:
@@ -105,6 +102,7 @@ rule plot_audit:
 rule audit_summary:
     input:
         totals="<root>/audit/totals.json",
+        evidence=["<root>/audit/failures.tsv", "<root>/audit/outcomes.svg", "<root>/audit/shapes.svg"],
     output:
         summary="<root>/audit/summary.json",
     log:

@@ -101,3 +101,17 @@ def peak_memory_mb(folder: Path, shards: dict[int, int]) -> list[float]:
         env=child_env(PYTHONPATH=f"{CHECKOUT / 'tests'}:{SCRIPTS}"),
     )
     return [int(line) / 1024 for line in done.stdout.split()]
+
+
+def write_config(folder: Path, rows: int, per_shard: int, total: int) -> str:
+    """Write a config (and its pin table) for `rows` rows of one parquet; return its path."""
+    (folder / "pins.tsv").write_text(f"file\trows\tbytes\tsha256\nurls.parquet\t{rows}\t1\t{'0' * 64}\n")
+    path = folder / "config.yaml"
+    path.write_text(
+        "build: t\n"
+        "model: config/models/tiny.yaml\n"
+        f"metadata: {{pins: pins.tsv, repo: some/urls, revision: '{'0' * 40}'}}\n"
+        f"download: {{rows_per_shard: {per_shard}}}\n"
+        f"samples: {{total: {total}, validation_fraction: 0}}\n"
+    )
+    return str(path)

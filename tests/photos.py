@@ -41,6 +41,9 @@ def make_photos(count: int, seed: int = 0, **options: Any) -> list[bytes]:
 
 
 def with_comment(jpeg: bytes, text: str) -> bytes:
-    """Return the same picture with a comment segment: other bytes and digest, no new encoding."""
+    """Return the same picture with a comment segment before its end: other bytes, no new encoding.
+
+    The header stays as it is, as in the files that one encoder writes.
+    """
     data = text.encode()
-    return jpeg[:2] + b"\xff\xfe" + struct.pack(">H", len(data) + 2) + data + jpeg[2:]
+    return jpeg[:-2] + b"\xff\xfe" + struct.pack(">H", len(data) + 2) + data + jpeg[-2:]

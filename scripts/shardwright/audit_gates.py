@@ -86,24 +86,26 @@ def judge_gates(totals: dict[str, Any], required: Requirements) -> list[dict[str
     ]
 
 
+def _usable_percent(totals: dict[str, Any]) -> float:
+    return 100 * totals["verdicts"][verdicts.KEEP] / max(totals["attempts"], 1)
+
+
 def _usual(percent: float, usual_percent: str) -> str:
+    """Where `percent` lies to the usual share; nothing if that is unknown."""
     if not usual_percent:
         return ""
     low, high = map(float, usual_percent.split("-"))
-    if percent < low:
-        return f", below the {low:g} to {high:g} % that is usual for this set"
-    if percent > high:
-        return f", above the {low:g} to {high:g} % that is usual for this set"
-    return f", within the {low:g} to {high:g} % that is usual for this set"
+    place = "below" if percent < low else "above" if percent > high else "within"
+    return f"{place} the {low:g} to {high:g} % that is usual for this set"
 
 
 def verdict_sentence(totals: dict[str, Any], required: Requirements) -> str:
     """Say in one sentence how much is usable, whether that is normal, and what is needed."""
-    usable = totals["verdicts"][verdicts.KEEP]
-    percent = 100 * usable / max(totals["attempts"], 1)
+    percent = _usable_percent(totals)
+    usual = _usual(percent, required.usual_percent)
     return (
-        f"{percent:.1f} % of {totals['attempts']:,} URLs usable{_usual(percent, required.usual_percent)}; "
-        f"{required.total:,} needed, at most {usable:,} there"
+        f"{percent:.1f} % of {totals['attempts']:,} URLs usable{', ' if usual else ''}{usual}; "
+        f"{required.total:,} needed, at most {totals['verdicts'][verdicts.KEEP]:,} there"
     )
 
 
@@ -112,7 +114,8 @@ def low_shard_warnings(totals: dict[str, Any]) -> list[str]:
     share = totals["verdicts"][verdicts.KEEP] / max(totals["attempts"], 1)
     low = [line for line in totals["lowest_shards"] if line["usable"] < 0.5 * share * line["attempts"]]
     return [
-        f"shard {line['shard']}: {line['usable']} of {line['attempts']} URLs usable, less than half of the set's"
+        f"shard {line['shard']}: {line['usable']} of {line['attempts']} URLs usable, "
+        "less than half of the share of the whole set"
         for line in low
     ]
 
@@ -120,14 +123,10 @@ def low_shard_warnings(totals: dict[str, Any]) -> list[str]:
 def summarise(totals: dict[str, Any], required: Requirements) -> dict[str, Any]:
     """Return the summary: verdict, gates, warnings, and the numbers they rest on."""
     gates = judge_gates(totals, required)
-    usual = _usual(
-        100 * totals["verdicts"][verdicts.KEEP] / max(totals["attempts"], 1), required.usual_percent
-    )
     warnings = dominance_warnings(totals, required.dominant_share) + low_shard_warnings(totals)
-    if usual.startswith(", below"):
-        warnings.insert(
-            0, f"fewer URLs are usable than usual{usual.removeprefix(', below').join([' (below', ')'])}"
-        )
+    usual = _usual(_usable_percent(totals), required.usual_percent)
+    if usual.startswith("below"):
+        warnings.insert(0, f"fewer URLs are usable than usual: {usual}")
     return {
         "format": FORMAT,
         "verdict": verdict_sentence(totals, required),
