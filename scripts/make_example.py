@@ -2,7 +2,8 @@
 
     make_example.py                                   rewrites config/example/metadata and its pins
     make_example.py --folder F --pins P --rows 50 50  another set, of other size
-    make_example.py --scenes solid --rows 120 …       solid-colour pictures that all download
+    make_example.py --scenes solid --rows 96 --folder config/example/solid --pins config/pins/solid.tsv
+                                                      solid colours that all download (config/solid.yaml)
 
 The same seed gives the same rows. The columns are DataComp-1B's: uid (32 hex digits), url, text,
 original_width, original_height, two CLIP scores, face_bboxes (lists of x0, y0, x1, y1 in [0, 1], in
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,6 @@ from shardwright.example_scenes import COLOURS, GREYS, caption, face_boxes, rand
 from shardwright.files import CHECKOUT, replacing, sha256_file
 
 START = "http://images.example.invalid"
-ROWS_PER_SHARD = 60
 # Counts for 360 rows; "refused" and "gone" are hosts, the rest are the server's behaviours.
 BEHAVIOURS = {
     **{"404": 28, "403": 12, "410": 5, "500": 6, "429": 2, "gone": 4, "refused": 3},
@@ -54,6 +55,11 @@ NUM_EXIF_FACES = 2
 NUM_CONTROL_TOKENS = 4
 BLANK_CAPTIONS = ["", "   ", "\n\t", None]
 NUM_DOUBLED_UIDS = 4
+SOLID_COLOURS = {
+    **{"red": (220, 40, 40), "green": (40, 180, 80), "blue": (50, 90, 220)},
+    **{"yellow": (230, 200, 40), "purple": (150, 70, 190), "orange": (230, 120, 30)},
+}
+SOLID_VALIDATION = ("purple", "orange")
 FOLDERS = ["my holiday pictures", "фото", "été 2024", "写真"]
 
 
@@ -113,12 +119,19 @@ def _row(rng: random.Random, uid: str, scene: str, url: str, stored: tuple[int, 
 
 
 def make_row(
-    rng: random.Random, index: int, behaviour: str, form: str, suffix: str, scene: str, folder: str
+    rng: random.Random,
+    index: int,
+    behaviour: str,
+    form: str,
+    suffix: str,
+    scene: str,
+    folder: str,
+    size: tuple[int, int] | None = None,
 ) -> dict:
     """Make one row of metadata, true about the picture that the server would draw."""
     from shardwright.example_pictures import BOMB_SIDE_PX, picture
 
-    width, height = (BOMB_SIDE_PX, BOMB_SIDE_PX) if form == "bomb" else rng.choice(DIMENSIONS)
+    width, height = (BOMB_SIDE_PX, BOMB_SIDE_PX) if form == "bomb" else size or rng.choice(DIMENSIONS)
     body = picture(scene, width, height, form, index, suffix)
     stored = (height, width) if form in ("exif5", "exif6", "exif7", "exif8") else (width, height)
     uid = hashlib.sha256(f"shardwright example {scene} {index}".encode()).hexdigest()[:32]
@@ -183,13 +196,25 @@ def web_rows(seed: int, num_rows: int) -> list[dict]:
 
 
 def solid_rows(seed: int, num_rows: int) -> list[dict]:
-    """Make rows of solid-colour pictures that all download."""
+    """Make rows of solid-colour PNGs that all download: shades of four colours to train, two to validate.
+
+    A uid decides by its hash where its sample goes (validation_fraction 0.5), so each is picked to fit.
+    """
+    from shardwright.selection import in_validation
+
     rng = random.Random(f"shardwright solid {seed}")
-    colours = sorted(COLOURS)
-    return [
-        make_row(rng, index, "ok", "rgb", "jpg", f"solid-{colours[index % len(colours)]}", "")
-        for index in range(num_rows)
-    ]
+    rows = []
+    for index in range(num_rows):
+        name, centre = list(SOLID_COLOURS.items())[index % len(SOLID_COLOURS)]
+        reach = 0 if index < len(SOLID_COLOURS) else 12
+        shade = [value + rng.randint(-reach, reach) for value in centre]
+        scene = f"solid-{bytes(shade).hex()}"
+        row = make_row(rng, index, "ok", "rgb", "png", scene, "", (448, 448))
+        tries = (hashlib.sha256(f"{scene} {index} {n}".encode()).hexdigest()[:32] for n in itertools.count())
+        wanted = name in SOLID_VALIDATION
+        row["uid"] = next(uid for uid in tries if in_validation([uid], 0.5)[0] == wanted)
+        rows.append({**row, "text": f"The image is {name}."})
+    return rows
 
 
 def write_parquet(rows: list[dict], path: Path) -> None:

@@ -26,6 +26,7 @@ from shardwright.example_scenes import COLOURS, background, caption, random_scen
 from shardwright.example_server import ExampleServer, picture_at
 from shardwright.files import sha256_file
 from shardwright.layout import read_pins
+from shardwright.selection import in_validation
 
 METADATA = CHECKOUT / "config/example/metadata"
 START = "http://images.example.invalid"
@@ -54,16 +55,33 @@ def get(server: ExampleServer, behaviour: str, tail: str = TAIL, timeout: float 
         return answer.read()
 
 
-def test_the_committed_parquets_are_what_the_generator_writes(tmp_path):
+@pytest.mark.parametrize(
+    ("pins", "folder", "options"),
+    [("example", METADATA, []), ("solid", METADATA.parent / "solid", ["--scenes", "solid", "--rows", "96"])],
+)
+def test_the_committed_parquets_are_what_the_generator_writes(tmp_path, pins, folder, options):
     """Deterministic from its seed. File digests are left out: encoders differ between machines."""
-    make_example.main(["--folder", str(tmp_path), "--pins", str(tmp_path / "pins.tsv")])
-    for pin in read_pins(CHECKOUT / "config/pins/example.tsv"):
-        committed = METADATA / f"{pin.name}.parquet"
+    make_example.main(["--folder", str(tmp_path), "--pins", str(tmp_path / "pins.tsv"), *options])
+    for pin in read_pins(CHECKOUT / f"config/pins/{pins}.tsv"):
+        committed = folder / f"{pin.name}.parquet"
         assert (pin.bytes, pin.sha256) == (committed.stat().st_size, sha256_file(committed))
         again = pq.read_table(tmp_path / committed.name).drop_columns("sha256")
         assert again.num_rows == pin.rows
         # NaN boxes never compare equal; their text does
         assert str(again.to_pylist()) == str(pq.read_table(committed).drop_columns("sha256").to_pylist())
+
+
+def test_the_solid_set_validates_on_colours_it_does_not_train_on():
+    rows = pq.read_table(METADATA.parent / "solid/solid-000.parquet").to_pylist()
+    split = in_validation([row["uid"] for row in rows], 0.5)
+    colours = {True: set(), False: set()}
+    for row, is_validation in zip(rows, split, strict=True):
+        colours[bool(is_validation)].add(row["text"])
+        shade = Image.open(io.BytesIO(picture_at(row["url"].removeprefix(START)))).getpixel((0, 0))
+        name = row["text"].removeprefix("The image is ").rstrip(".")
+        assert np.abs(np.subtract(shade, make_example.SOLID_COLOURS[name])).max() <= 12
+    assert [len(colours[key]) for key in (False, True)] == [4, 2]
+    assert not colours[True] & colours[False]
 
 
 def test_the_rows_hold_what_the_example_promises(rows):
@@ -96,7 +114,7 @@ def test_a_picture_shows_what_its_caption_says(seed):
     scene = random_scene(random.Random(seed))
     width, height = 320, 240
     image = draw_scene(scene, width, height, seed)
-    assert image.getpixel((1, 1)) == COLOURS[background(scene)]
+    assert image.getpixel((1, 1)) == background(scene)
     placed = things(scene, width, height, seed)
     for thing in placed:
         left, top, right, bottom = thing.box

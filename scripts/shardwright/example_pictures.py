@@ -66,7 +66,7 @@ def _draw_smile(draw: ImageDraw.ImageDraw, box: tuple[float, float, float, float
 
 def draw_scene(name: str, width: int, height: int, seed: int) -> Image.Image:
     """Draw the scene upright, in RGB."""
-    image = Image.new("RGB", (width, height), COLOURS[background(name)])
+    image = Image.new("RGB", (width, height), background(name))
     draw = ImageDraw.Draw(image)
     for thing in things(name, width, height, seed):
         _draw_thing(draw, thing)

@@ -1,7 +1,8 @@
 """Scenes of the example pictures: a name for the URL, a true caption, where each thing stands.
 
 A scene's name is the text between hyphens in a URL, for example `large-red-circle-on-white`,
-`large-red-circle-above-small-blue-square-on-yellow`, `two-faces-on-blue`, `solid-green`.
+`large-red-circle-above-small-blue-square-on-yellow`, `two-faces-on-blue`, `solid-green`, or
+`solid-dc2828` (six hex digits of red, green, blue).
 Everything follows from the name, the size in pixels and a seed, so a picture that no parquet
 names (a held-out one) is drawn by the same call. Standard library only.
 """
@@ -52,9 +53,13 @@ def caption(name: str) -> str:
     return f"{text} {background}"
 
 
-def background(name: str) -> str:
-    """Return the colour name of the scene's ground."""
-    return name.rsplit("-", 1)[-1]
+def background(name: str) -> tuple[int, int, int]:
+    """Return the red, green and blue of the scene's ground."""
+    ground = name.rsplit("-", 1)[-1]
+    if ground in COLOURS:
+        return COLOURS[ground]
+    red, green, blue = bytes.fromhex(ground)
+    return red, green, blue
 
 
 def _box(
