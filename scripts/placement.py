@@ -3,7 +3,8 @@
     snakemake placement --workflow-profile profiles/slurm [any other options of the run]
     python scripts/placement.py --workflow-profile profiles/slurm train [the same, for one target]
 
-Needs no cluster: it is a dry run of the same command line, read into a table.
+Needs no cluster: it is a dry run of the same command line, read into a table. With --check as the
+script's first option (on a login node) it also asks Slurm whether it would take each rule's job.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from shardwright.errors import BuildError, run_cli
 from shardwright.placement import read_dry_run, render
+from shardwright.preflight import refusals, site_notes
 
 DROPPED = ("placement", "-n", "--dry-run", "--dryrun", "-p", "--printshellcmds", "--quiet", "-q")
 # Snakemake cuts threads to --cores, and a profile of a cluster gives none: without it a dry run says 1.
@@ -76,12 +78,18 @@ def dry_run(options: list[str], folder: Path) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Print the table for a Snakemake command line; returns the exit status."""
     options = [item for item in (sys.argv[1:] if argv is None else argv) if item not in DROPPED]
+    check = options[:1] == ["--check"]
+    options = options[check:]
     if options in (["-h"], ["--help"]):
         print(__doc__)
         return 0
     folder = Path(os.environ.get("SHARDWRIGHT_CALLED_IN", "."))
     places = read_dry_run(dry_run(options, folder))
     print(render(places) if places else "Nothing to be done: every target is there and up to date.")
+    if check:
+        refused = [f"REFUSED {rule}: {words}" for rule, words in refusals(places).items()]
+        print(*site_notes(), *(refused or ["Slurm would take every rule's job."]), sep="\n")
+        return 1 if refused else 0
     return 0
 
 

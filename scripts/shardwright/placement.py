@@ -23,6 +23,7 @@ class Place:
     cpus: str
     mem_mb: str
     minutes: str
+    account: str
     other: str
 
 
@@ -48,6 +49,7 @@ def _place(rule: str, local: bool, fields: dict[str, str]) -> Place:
         fields.get("threads", "1"),
         resources.get("mem_mb", ""),
         resources.get("runtime", ""),
+        resources.get("slurm_account", ""),
         " ".join(filter(None, others)) if not local else "",
     )
 

@@ -60,13 +60,16 @@ def is_alive(run: Run) -> bool:
 
 
 def snakemakes_in(folder: Path) -> list[int]:
-    """Return the processes of this machine that run Snakemake in `folder`, recorded or not."""
+    """Return the processes of this machine that run Snakemake in `folder`, recorded or not.
+
+    The Snakemake that runs one job of a run (it is told which) is not a run.
+    """
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            words = (path / "cmdline").read_bytes().split(b"\0")[:3]
-            is_snakemake = any(word.rpartition(b"/")[2] == b"snakemake" for word in words)
-            if is_snakemake and (path / "cwd").resolve() == folder.resolve():
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            is_run = any(word.rpartition(b"/")[2] == b"snakemake" for word in words[:3])
+            if is_run and b"--target-jobs" not in words and (path / "cwd").resolve() == folder.resolve():
                 found.append(int(path.name))
     return sorted(found)
 

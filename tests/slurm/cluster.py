@@ -120,7 +120,7 @@ class SlurmCluster:
             "JobAcctGatherType=jobacct_gather/none",
             "AccountingStorageType=accounting_storage/none",
             "GresTypes=gpu",
-            "ReturnToService=2",
+            "ReturnToService=1",
             "SchedulerParameters=sched_min_interval=100000,bf_interval=2",
             "MinJobAge=600",
             "KillWait=2",

@@ -1,0 +1,116 @@
+"""Many trivial shards on the test cluster: how many sbatch and srun calls, how long, by way of submitting.
+
+    .venv-slurm/bin/python tests/bench/slurm_shards.py --shards 216 --ways tasks batch
+    .venv-slurm/bin/python tests/bench/slurm_shards.py --shards 24        # all ways; one job a shard is slow
+
+Each shard is a download and an audit of nothing, so what is measured is the cost of submitting alone.
+The nodes are fake: all jobs share this machine's cores, so compare the ways, not the seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from slurm.cluster import SlurmCluster, temporary_cluster
+
+WORKFLOW = """
+import os
+SHARDS = [f"{i:08d}" for i in range(int(config["num_shards"]))]
+BATCHES = [SHARDS[i:i + int(config["per_job"])] for i in range(0, len(SHARDS), int(config["per_job"]))]
+NUMBER = int(os.environ.get("SLURM_ARRAY_TASK_ID", "1"))
+COUNT = int(os.environ.get("SLURM_ARRAY_TASK_COUNT", "1"))
+
+rule all:
+    input: expand("audit/{shard}.json", shard=SHARDS)
+
+rule share:
+    input: expand("audit/{shard}.json", shard=SHARDS[NUMBER - 1::COUNT])
+
+if int(config["per_job"]) == 1:
+    rule download:
+        output: "raw/{shard}.tar"
+        shell: "touch {output}"
+    rule audit:
+        input: "raw/{shard}.tar"
+        output: "audit/{shard}.json"
+        shell: "touch {output}"
+else:
+    for number, batch in enumerate(BATCHES):
+        rule:
+            name: f"batch_{number:05d}"
+            output: expand("raw/{shard}.tar", shard=batch), expand("audit/{shard}.json", shard=batch)
+            shell: "touch {output}"
+"""
+PLUGIN = [
+    *("--executor", "slurm", "--scheduler", "greedy", "--slurm-status-command", "squeue"),
+    *("--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "20"),
+    *("--default-resources", "slurm_partition=cpu", "mem_mb=500", "runtime=30"),
+]
+NO_STEP = ["mpi=0"]
+GROUPS = ["--groups", "download=g", "audit=g"]
+# name → (--jobs, shards a rule-level batch, further options)
+WAYS = {
+    "srun": (100, 1, []),
+    "plain": (100, 1, NO_STEP),
+    "chain": (100, 1, [*NO_STEP, *GROUPS]),
+    "components": (100, 1, [*NO_STEP, *GROUPS, "--group-components", "g=8"]),
+    "arrays": (1000, 1, [*NO_STEP, "--slurm-array-jobs", "all"]),
+    "batch": (100, 8, NO_STEP),
+}
+
+
+def run_plugin(cluster: SlurmCluster, folder: Path, way: str, num_shards: int) -> None:
+    """Build all shards through the executor plugin, in the way named."""
+    jobs, per_job, options = WAYS[way]
+    command = [sys.executable, "-m", "snakemake", "all", "--jobs", str(jobs), *PLUGIN, *options]
+    command += ["--config", f"num_shards={num_shards}", f"per_job={per_job}"]
+    subprocess.run(command, cwd=folder, env=cluster.env(), check=True, capture_output=True, timeout=1800)
+
+
+def run_tasks(cluster: SlurmCluster, folder: Path, num_shards: int, num_tasks: int = 4) -> None:
+    """Build all shards as scripts/slurm_shards.py does: one array of local Snakemakes, then the rest."""
+    snakemake = f"{sys.executable} -m snakemake"
+    options = f"--scheduler greedy --config num_shards={num_shards} per_job=1"
+    cluster_call = ["sbatch", "--wait", f"--array=1-{num_tasks}", "--partition=cpu", "--cpus-per-task=16"]
+    wrap = f"--wrap={snakemake} share --nolock --cores 16 {options}"
+    for command in ([*cluster_call, wrap], f"{snakemake} all --cores 1 {options}".split()):
+        subprocess.run(command, cwd=folder, env=cluster.env(), check=True, capture_output=True, timeout=1800)
+
+
+def measure(way: str, num_shards: int) -> dict[str, object]:
+    """Run one way on a fresh cluster; return its counts and seconds."""
+    with tempfile.TemporaryDirectory() as name, temporary_cluster() as cluster:
+        folder = Path(name)
+        (folder / "Snakefile").write_text(WORKFLOW)
+        started = time.monotonic()
+        if way == "tasks":
+            run_tasks(cluster, folder, num_shards)
+        else:
+            run_plugin(cluster, folder, way, num_shards)
+        seconds = time.monotonic() - started
+        built = len(list(folder.glob("audit/*.json")))
+        return {"way": way, "shards": built, **cluster.calls(), "wall_s": round(seconds, 1)}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--shards", type=int, default=24)
+    parser.add_argument(
+        "--ways", nargs="+", choices=[*WAYS, "tasks"], default=["tasks", "batch", "chain", "plain"]
+    )
+    args = parser.parse_args(argv)
+    for way in args.ways:
+        print(json.dumps(measure(way, args.shards)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
