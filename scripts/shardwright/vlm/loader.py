@@ -1,0 +1,163 @@
+"""Batches of a split for one rank, from a state that can be saved."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from megatron.energon import WorkerConfig, get_savable_loader, get_train_dataset, get_val_dataset
+from megatron.energon import __version__ as energon_version
+from megatron.energon.epathlib import EPath
+from megatron.energon.errors import FatalSampleError
+from megatron.energon.flavors.webdataset.metadata import WebdatasetMeta
+
+from shardwright.errors import BuildError
+from shardwright.vlm.encoder import VLMTaskEncoder
+
+DECLARATION = "shardwright.yaml"
+META_FILES = (".info.json", "split.yaml", "index.sqlite", DECLARATION)
+WATCHDOG_S = 600
+
+
+def count_samples(dataset: Path, split: str) -> int:
+    """Count a split's samples in the dataset's metadata.
+
+    Raises:
+        BuildError: A metadata file or tar is missing, another Energon wrote it, or there is no such split.
+    """
+    for name in META_FILES:
+        if not (dataset / ".nv-meta" / name).is_file():
+            raise BuildError(
+                str(dataset / ".nv-meta" / name),
+                found="no such file",
+                expected="the metadata that index_dataset writes",
+                next_step="build the target `dataset` again",
+            )
+    try:
+        meta = WebdatasetMeta.from_config(EPath(dataset), split_part=split)
+    except (AssertionError, KeyError, ValueError, OSError) as error:
+        raise BuildError(
+            f"split {split} of {dataset}",
+            found=f"{type(error).__name__}: {error}",
+            expected="a split that Energon can read",
+            next_step="build the target `dataset` again",
+        ) from error
+    written_by = getattr(meta, "info", None) and meta.info.energon_version
+    if written_by and written_by.split(".")[0] != energon_version.split(".")[0]:
+        raise BuildError(
+            str(dataset / ".nv-meta/.info.json"),
+            found=f"metadata of Energon {written_by}",
+            expected=f"Energon {energon_version}, which reads it here",
+            next_step="build the target `dataset` again with this environment",
+        )
+    return sum(shard.count for shard in meta.shards)
+
+
+class Loader:
+    """An Energon loader that gives plain dict batches and says what it lost.
+
+    Attributes:
+        drops: Samples lost so far by reason, this rank.
+        adjusted: Samples changed so far by rule, this rank.
+    """
+
+    def __init__(self, loader: Any, name: str) -> None:
+        self._loader = loader
+        self._name = name
+        self.drops: Counter[str] = Counter()
+        self.adjusted: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        try:
+            for batch in self._loader:
+                self.drops.update(batch["drops"])
+                self.adjusted.update(batch["adjusted"])
+                if batch["uids"]:
+                    yield {key: value for key, value in batch.items() if not key.startswith("__")}
+        except FatalSampleError as error:
+            raise BuildError(
+                self._name,
+                found=str(error),
+                expected="samples that can be read and encoded",
+                next_step="the lines `dropped …` above name the samples and rules; `data` in the config "
+                "holds the limits",
+            ) from error
+
+    def save_state_rank(self) -> Any:
+        """The place in the data, to be saved with a checkpoint of this rank."""
+        return self._loader.save_state_rank()
+
+    def restore_state_rank(self, state: Any) -> None:
+        """Go on from a saved place; before the first batch only."""
+        self._loader.restore_state_rank(state)
+
+
+def build_loader(
+    dataset: Path,
+    split: str,
+    encoder: VLMTaskEncoder,
+    *,
+    micro_batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    num_workers: int = 0,
+    seed: int = 0,
+    repeat: bool = True,
+) -> Loader:
+    """Make the loader of one rank.
+
+    Args:
+        dataset: The folder with the tars and `.nv-meta`.
+        split: `train` or `val`.
+        encoder: Makes batches of samples.
+        micro_batch_size: Samples in a batch; the last one of a finite read may have fewer.
+        rank: This reader among all.
+        world_size: All readers.
+        num_workers: Processes that read for this rank; 0 reads in this one.
+        seed: Decides the order of a repeated, shuffled read.
+        repeat: Read for ever in shuffled order (training), or once, in order, every sample.
+
+    Raises:
+        BuildError: The split is missing or empty, or smaller than the readers of a repeated read.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    num_samples = count_samples(dataset, split)
+    num_readers = world_size * max(1, num_workers)
+    if num_samples < (num_readers if repeat else 1):
+        raise BuildError(
+            f"split {split} of {dataset}",
+            found=f"{num_samples} samples",
+            expected=f"at least {num_readers if repeat else 1}"
+            + (f", one for each of {world_size} ranks × {max(1, num_workers)} workers" * repeat),
+            next_step="use fewer ranks or train.loader_workers, or build a larger split",
+        )
+    config = WorkerConfig(
+        rank=rank,
+        world_size=world_size,
+        num_workers=num_workers,
+        seed_offset=seed,
+        global_error_handler=encoder.count_error,
+    )
+    common = {
+        "split_part": split,
+        "dataset_config": DECLARATION,
+        "worker_config": config,
+        "batch_size": micro_batch_size,
+        "task_encoder": encoder,
+    }
+    if repeat:
+        data = get_train_dataset(
+            EPath(dataset),
+            shuffle_buffer_size=encoder.limits.shuffle_buffer_size or None,
+            max_samples_per_sequence=encoder.limits.max_samples_per_sequence,
+            **common,
+        )
+    else:
+        data = get_val_dataset(EPath(dataset), **common)
+    warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true")
+    loader = get_savable_loader(data, watchdog_timeout_seconds=WATCHDOG_S)
+    return Loader(loader, f"split {split} of {dataset}")
