@@ -54,7 +54,8 @@ def fetch_metadata(
     root = parquet.parent.parent
     store = root / "fetched" / parquet.parent.name
     stored = store / pin.file
-    with sole_writer(parquet, patience.lock_wait_s):
+    wait_s = patience.lock_wait_s
+    with sole_writer(parquet, wait_s), sole_writer(receipt, wait_s):
         new = fetch_file(source, pin, stored, store, patience)
         check_parquet(stored, source.describe(pin.file), rows, columns)
         _link_or_copy(stored, parquet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
 import hashlib
@@ -19,6 +20,7 @@ from typing import Any
 from shardwright.errors import BuildError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # Lustre without -o flock, some NFS
 
 
 def find_path(text: str) -> Path:
@@ -119,6 +121,11 @@ def owner_lock(lock_path: Path, wait_s: float = 3600.0) -> Iterator[int]:
                     print(f"waiting for {owner}, which is writing the same target", flush=True)
                     announced = True
                 time.sleep(0.2)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                print(f"{lock_path.parent} cannot lock files; going on without a lock", flush=True)
+                break
         stream.seek(0)
         stream.truncate()
         stream.write(f"{socket.gethostname()} pid {os.getpid()}\n")
