@@ -76,7 +76,7 @@ def test_the_next_writer_clears_what_a_killed_one_left(tmp_path):
 
 
 def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, capsys):
-    """R04: Lustre mounted without flock answers ENOSYS; no local file system here does, so it is patched in."""
+    """R04: Lustre mounted without flock answers ENOSYS; no file system here does, so it is patched in."""
 
     def refuse(*_args):
         raise OSError(errno.ENOSYS, "Function not implemented")
