@@ -17,7 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from helpers import run_program
+import convert_tar
+import index_dataset
+import select_samples
 from photos import make_photos
 from raw_shards import RawSample, make_rows, write_shard
 from shardwright import verdicts
@@ -57,61 +59,75 @@ def write_audit(folder: Path, shard: int, rows: list[dict[str, Any]]) -> None:
     pq.write_table(pa.Table.from_pylist(rows), folder / f"{shard:08d}.samples.parquet")
 
 
+def write_totals(folder: Path) -> None:
+    """Write what select_samples reads of the audit's totals."""
+    num_samples = sum(pq.read_metadata(path).num_rows for path in folder.glob("*.samples.parquet"))
+    (folder / "totals.json").write_text(json.dumps({"samples": num_samples}))
+
+
 def audited_shards(root: Path, sizes: Sequence[int], **options: Any) -> list[RawSample]:
     """Write raw shards of tiny pictures and their audits below `root`; return all samples in order."""
     samples = []
     for shard, num_rows in enumerate(sizes):
         samples += tiny_shard(root / "raw", shard, num_rows, **options)
         write_audit(root / "audit", shard, audit_rows(root / f"raw/{shard:08d}.tar"))
+    write_totals(root / "audit")
     return samples
 
 
-def select(root: Path, num_shards: int, total: int, tars: tuple[int, int], **options: Any):
-    """Run select_samples on `root`; `options` are further command-line options."""
-    given = {"validation-fraction": 0.0, "per-tar": 10, **options}
-    check = given.pop("check", True)
-    extra = [item for name, value in given.items() for item in (f"--{name}", value)]
-    return run_program(
-        "select_samples",
-        *("--audit", root / "audit", "--num-shards", num_shards, "--total", total),
-        *("--num-train", tars[0], "--num-val", tars[1]),
-        *("--summary", root / "plan/summary.json"),
-        *extra,
-        check=check,
+def select(root: Path, num_shards: int, total: int, tars: tuple[int, int], **options: Any) -> dict[str, Any]:
+    """Run select_samples on `root` and return its summary; `options` become command-line options."""
+    given = {"validation_fraction": 0.0, "per_tar": 10, **options}
+    extra = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    select_samples.main(
+        [
+            *("--audit", str(root / "audit"), "--num-shards", str(num_shards), "--total", str(total)),
+            *("--num-train", str(tars[0]), "--num-val", str(tars[1])),
+            *("--summary", str(root / "plan/summary.json")),
+            *extra,
+        ]
     )
+    return json.loads((root / "plan/summary.json").read_text())
 
 
-def convert(root: Path, stem: str, check: bool = True, prompt: str = PROMPT, **env: str):
-    """Run convert_tar for one plan below `root`."""
+def convert_args(root: Path, stem: str, prompt: str = PROMPT) -> list[str]:
+    """The options of convert_tar for one plan below `root`."""
     split, _, part = stem.partition("-")
-    return run_program(
-        "convert_tar",
-        *("--plan", root / f"plan/{stem}.parquet", "--raw", root / "raw"),
+    return [
+        *("--plan", str(root / f"plan/{stem}.parquet"), "--raw", str(root / "raw")),
         *("--repo", REPO, "--revision", REVISION, "--prompt", prompt),
-        *("--tar", root / f"energon/{split}-shard-{part}.tar"),
-        *("--members", root / f"index/{stem}.parquet", "--receipt", root / f"index/{stem}.json"),
-        check=check,
-        **env,
-    )
+        *("--tar", str(root / f"energon/{split}-shard-{part}.tar")),
+        *("--members", str(root / f"index/{stem}.parquet"), "--receipt", str(root / f"index/{stem}.json")),
+    ]
 
 
-def index(root: Path, check: bool = True, **options: Any):
-    """Run index_dataset on `root`."""
-    extra = [item for name, value in options.items() for item in (f"--{name}", value)]
-    return run_program(
-        "index_dataset",
-        *("--plan", root / "plan/summary.json", "--dataset", root / "energon"),
-        *("--receipt", root / "index/index.json", *extra),
-        check=check,
+def convert_all(root: Path, prompt: str = PROMPT) -> dict[str, bytes]:
+    """Run convert_tar for every plan below `root`; return the bytes of each tar by its stem."""
+    for stem in plan_stems(root):
+        convert_tar.main(convert_args(root, stem, prompt))
+    return {
+        stem: (root / "energon" / "{}-shard-{}.tar".format(*stem.split("-"))).read_bytes()
+        for stem in plan_stems(root)
+    }
+
+
+def index(root: Path, **options: Any) -> dict[str, Any]:
+    """Run index_dataset on `root` and return its receipt."""
+    extra = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    index_dataset.main(
+        [
+            *("--plan", str(root / "plan/summary.json"), "--dataset", str(root / "energon")),
+            *("--receipt", str(root / "index/index.json"), *extra),
+        ]
     )
+    return json.loads((root / "index/index.json").read_text())
 
 
 def build(root: Path, sizes: Sequence[int], tars: tuple[int, int], **options: Any) -> list[RawSample]:
     """Make shards, select all samples, convert every tar, index; return the samples in order."""
     samples = audited_shards(root, sizes)
     select(root, len(sizes), sum(sizes), tars, **options)
-    for stem in plan_stems(root):
-        convert(root, stem)
+    convert_all(root)
     index(root)
     return samples
 

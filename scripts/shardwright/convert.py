@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,11 @@ MEMBERS_SCHEMA = pa.schema(
         pa.field("conversation_size", pa.int64()),
     ]
 )
+PLAN_ORDER = (
+    *("shard", "uid", "key"),
+    *("jpg_offset", "jpg_size", "jpg_sha256"),
+    *("json_offset", "json_size", "json_sha256"),
+)
 
 
 @dataclass(frozen=True)
@@ -44,65 +50,62 @@ class Outputs:
         return self.tar.with_suffix(".tar.idx")
 
 
-@dataclass
 class RawTar:
-    """A raw shard, read by offset."""
+    """A raw shard, read by offset.
 
-    path: Path
-    _handle: int = field(init=False)
+    Raises:
+        BuildError: No such file.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path = path
         try:
-            self._handle = os.open(self.path, os.O_RDONLY)
+            self._handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             raise BuildError(
-                str(self.path),
+                str(path),
                 found="no such file",
                 expected="the raw shard that was audited",
-                next_step=f"restore it, or run `snakemake {self.path}` to download it again",
+                next_step=f"restore it, or run `snakemake {path}` to download it again",
             ) from None
+        os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._handle)
 
-    def read(self, offset: int, size: int, sha256: str, member: str) -> bytes:
-        """Return a member's bytes.
+    def read(self, start: int, end: int) -> memoryview:
+        """Return the bytes from `start` to `end`; fewer at the end of the file."""
+        return memoryview(os.pread(self._handle, end - start, start))
 
-        Raises:
-            BuildError: They are not what the audit saw.
-        """
-        data = os.pread(self._handle, size, offset)
-        found = hashlib.sha256(data).hexdigest()
-        if found != sha256:
-            raise BuildError(
-                f"{self.path} member {member}",
-                found=f"{len(data)} bytes at {offset} with SHA-256 {found}",
-                expected=f"{size} bytes with SHA-256 {sha256}, as audited",
-                next_step=f"the shard changed after its audit: delete it and its two companions "
-                f"({self.path.stem}.parquet, {self.path.stem}_stats.json) and run the same command again",
-            )
+
+def _checked(data: memoryview, sha256: str, tar: RawTar, member: str) -> memoryview:
+    """Return a member's bytes if they are what the audit saw."""
+    found = hashlib.sha256(data).hexdigest()
+    if found == sha256:
         return data
+    raise BuildError(
+        f"{tar.path} member {member}",
+        found=f"{len(data)} bytes with SHA-256 {found}",
+        expected=f"SHA-256 {sha256}, as audited",
+        next_step=f"the shard changed after its audit: `touch {tar.path}` and run the same command again to "
+        f"audit it anew, or delete it and run `snakemake {tar.path}` to download it again",
+    )
 
 
-def _read_samples(plan: pa.Table, raw: Path) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
-    """Yield uid, picture and metadata of each planned sample; shards are opened one at a time."""
-    with ExitStack() as stack:
-        current = None
-        shard = None
-        for row in zip(*(column.to_pylist() for column in plan.columns), strict=True):
-            sample = dict(zip(plan.column_names, row, strict=True))
-            if sample["shard"] != current:
-                stack.close()
-                current = sample["shard"]
-                shard = RawTar(raw / f"{current}.tar")
-                stack.callback(shard.close)
-            key = sample["key"]
-            image = shard.read(sample["jpg_offset"], sample["jpg_size"], sample["jpg_sha256"], f"{key}.jpg")
-            metadata = shard.read(
-                sample["json_offset"], sample["json_size"], sample["json_sha256"], f"{key}.json"
-            )
-            yield sample["uid"], image, json.loads(metadata)
+def _read_samples(plan: pa.Table, raw: Path) -> Iterator[tuple[str, memoryview, dict[str, Any]]]:
+    """Yield uid, picture and metadata of each planned sample; one shard is open at a time.
+
+    The JSON member follows its JPG in every audited shard, so one call reads both.
+    """
+    columns = [plan[name].to_pylist() for name in PLAN_ORDER]
+    for shard, rows in itertools.groupby(zip(*columns, strict=True), key=lambda row: row[0]):
+        with contextlib.closing(RawTar(raw / f"{shard}.tar")) as tar:
+            for _, uid, key, jpg_offset, jpg_size, jpg_sha256, json_offset, json_size, json_sha256 in rows:
+                data = tar.read(jpg_offset, json_offset + json_size)
+                image = _checked(data[:jpg_size], jpg_sha256, tar, f"{key}.jpg")
+                metadata = _checked(data[json_offset - jpg_offset :], json_sha256, tar, f"{key}.json")
+                yield uid, image, json.loads(str(metadata, "utf-8"))
 
 
 def convert(plan_path: Path, raw: Path, maker: ConversationMaker, outputs: Outputs) -> dict[str, Any]:

@@ -157,11 +157,13 @@ class Selector:
         uids = parse_uids(table["uid"].take(rows).to_pylist())
         _, group = np.unique(uids, axis=0, return_inverse=True)
         group = group.reshape(-1)
-        first_kept = np.full(len(rows), len(rows))
-        sound = np.flatnonzero(codes[rows] == _KEEP)
-        np.minimum.at(first_kept, group[sound], sound)
-        again = self._kept_uids.contains(uids) | (np.arange(len(rows)) > first_kept[group])
-        codes[rows[again]] = _DUPLICATE
+        known = self._kept_uids.contains(uids)
+        first = np.full(len(rows), len(rows))
+        candidates = np.flatnonzero((codes[rows] == _KEEP) & ~known)
+        np.minimum.at(first, group[candidates], candidates)
+        beyond = np.sort(first[first < len(rows)])[self.total - self.num_kept :]
+        first[np.isin(first, beyond)] = len(rows)
+        codes[rows[known | (np.arange(len(rows)) > first[group])]] = _DUPLICATE
 
     def _count(self, codes: np.ndarray, num_excluded: int, num_kept: int, num_beyond: int) -> None:
         for code, count in zip(*np.unique(codes, return_counts=True), strict=True):

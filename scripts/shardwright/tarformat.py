@@ -10,6 +10,7 @@ import hashlib
 import os
 import struct
 import tarfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -20,11 +21,12 @@ IMAGE_SUFFIX = ".image.jpg"
 CONVERSATION_SUFFIX = ".conversation.json"
 MAX_MEMBER_BYTES = 8**11 - 1
 WRITE_BYTES = 4 << 20
+SYNC_BYTES = 64 << 20
 _PADDING = bytes(BLOCK)
 
 
 def padded(size: int) -> int:
-    """Return `size` rounded up to whole tar blocks."""
+    """Return `size` (a number or an array) rounded up to whole tar blocks."""
     return -(-size // BLOCK) * BLOCK
 
 
@@ -48,7 +50,7 @@ class HeaderTemplate:
 
 
 class TarWriter:
-    """Writes samples to a tar and hashes it in the same pass.
+    """Writes samples to a tar; a thread of its own hashes, writes and syncs while the caller reads on.
 
     Args:
         path: The file to write (a scratch name: the caller renames it).
@@ -61,51 +63,67 @@ class TarWriter:
         self._conversation = HeaderTemplate(CONVERSATION_SUFFIX)
         self._digest = hashlib.sha256()
         self._stream = path.open("wb", buffering=0)
-        self._pieces: list[bytes] = []
-        self._pending = 0
+        self._pieces: list[bytes | memoryview] = []
+        self._flushed = 0
+        self._synced = 0
+        self._thread = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
 
     def __enter__(self) -> TarWriter:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._thread.shutdown()
         self._stream.close()
 
-    def add(self, uid: str, image: bytes, conversation: bytes) -> None:
+    def add(self, uid: str, image: bytes | memoryview, conversation: bytes) -> None:
         """Append one sample: its picture, then its conversation."""
-        self.offsets.append(self.size)
         name = uid.encode("ascii")
-        if len(name) != UID_CHARS or max(len(image), len(conversation)) > MAX_MEMBER_BYTES:
+        image_size, conversation_size = len(image), len(conversation)
+        if len(name) != UID_CHARS or max(image_size, conversation_size) > MAX_MEMBER_BYTES:
             raise ValueError(f"{uid!r}: not a uid of {UID_CHARS} characters, or a member above 8 GiB")
-        self._put(self._image.header(name, len(image)))
-        self._put_data(image)
-        self._put(self._conversation.header(name, len(conversation)))
-        self._put_data(conversation)
-        if self._pending >= WRITE_BYTES:
+        self.offsets.append(self.size)
+        self._pieces += (
+            self._image.header(name, image_size),
+            image,
+            _PADDING[: -image_size % BLOCK],
+            self._conversation.header(name, conversation_size),
+            conversation,
+            _PADDING[: -conversation_size % BLOCK],
+        )
+        self.size += 2 * BLOCK + padded(image_size) + padded(conversation_size)
+        if self.size - self._flushed >= WRITE_BYTES:
             self._flush()
 
     def finish(self) -> str:
         """Close the tar with zero blocks to a whole record; return its SHA-256."""
         self.offsets.append(self.size)
-        self._put(bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD))
+        end = bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD)
+        self._pieces.append(end)
+        self.size += len(end)
         self._flush()
+        self._wait()
         return self._digest.hexdigest()
 
-    def _put(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._pending += len(data)
-        self.size += len(data)
-
-    def _put_data(self, data: bytes) -> None:
-        self._put(data)
-        self._put(_PADDING[: -len(data) % BLOCK])
-
     def _flush(self) -> None:
-        block = b"".join(self._pieces)
+        self._wait()
+        self._writing = self._thread.submit(self._write, self._pieces)
+        self._pieces, self._flushed = [], self.size
+
+    def _wait(self) -> None:
+        if self._writing:
+            self._writing.result()
+
+    def _write(self, pieces: list[bytes | memoryview]) -> None:
+        block = b"".join(pieces)
         self._digest.update(block)
         rest = memoryview(block)
         while rest:
             rest = rest[os.write(self._stream.fileno(), rest) :]
-        self._pieces, self._pending = [], 0
+        self._synced += len(block)
+        if self._synced >= SYNC_BYTES:  # keeps the disk busy from the start, not only at the end
+            os.fdatasync(self._stream.fileno())
+            self._synced = 0
 
 
 def tar_index(offsets: list[int]) -> bytes:

@@ -1,0 +1,272 @@
+"""How fast audit, select, convert and index are, against a plain serial pass and a plain copy.
+
+    .venv/bin/python tests/bench/dataset.py [--samples 20000] [--shards 2] [--folder DIR]
+
+Makes raw shards of photo-like 512-px JPEGs of about 38 KB, then runs the programs as the workflow
+does, one process a shard or tar, on one core and on two. The plain serial pass is one process that
+reads with `tarfile`, decodes every JPEG in full with Pillow and writes with `tarfile`. Every process
+is pinned to the cores of its round. Compare ratios, not seconds, between machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+TESTS = Path(__file__).resolve().parents[1]
+SCRIPTS = TESTS.parent / "scripts"
+sys.path[:0] = [str(SCRIPTS), str(TESTS)]
+
+REPO, REVISION, PROMPT = "someone/urls", "0" * 40, "Describe this image."
+COLUMNS = "url=url text=text uid=uid face_bboxes=face_bboxes"
+
+
+def make_raw(folder: Path, num_samples: str, num_shards: str) -> None:
+    """Write the raw shards, in the order of download threads."""
+    from photos import make_photos
+    from raw_shards import make_rows, write_shard
+
+    photos = make_photos(100, seed=7)
+    rows = int(num_samples) // int(num_shards)
+    for shard in range(int(num_shards)):
+        samples, _ = make_rows(shard, rows, photos=photos, rows_per_shard=10_000, seed=7)
+        write_shard(folder, shard, samples)
+
+
+class Cost(NamedTuple):
+    """What a stage took: seconds by the clock, seconds of CPU, and the peak MiB of one process."""
+
+    wall: float
+    cpu: float
+    peak: float
+
+
+def run_all(commands: Sequence[Sequence[str]], cores: int) -> Cost:
+    """Run the commands, `cores` at a time on as many cores."""
+
+    def run(command: Sequence[str]) -> None:
+        log = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
+        pid = os.posix_spawn(sys.executable, [sys.executable, *command], ENV, file_actions=[log])
+        _, status, usage = os.wait4(pid, 0)
+        if status:
+            raise SystemExit(f"failed: {' '.join(command)}")
+        peaks.append(usage.ru_maxrss / 1024)
+        cpu.append(usage.ru_utime + usage.ru_stime)
+
+    peaks: list[float] = []
+    cpu: list[float] = []
+    os.sched_setaffinity(0, sorted(ALL_CORES)[:cores])
+    started = time.perf_counter()
+    with ThreadPoolExecutor(cores) as pool:
+        list(pool.map(run, commands))
+    wall = time.perf_counter() - started
+    os.sched_setaffinity(0, ALL_CORES)
+    return Cost(wall, sum(cpu), max(peaks))
+
+
+def stages(raw: Path, out: Path, num_samples: int, num_shards: int, cores: int) -> list[tuple]:
+    """The stages: name and a function that returns its commands."""
+    per_tar = num_samples // num_shards
+
+    def audit() -> list[list[str]]:
+        return [
+            [
+                str(SCRIPTS / "audit_shard.py"),
+                *("--shard", shard, "--tar", str(raw / f"{shard}.tar")),
+                *("--parquet", str(raw / f"{shard}.parquet"), "--stats", str(raw / f"{shard}_stats.json")),
+                *("--rows", str(per_tar), "--columns", COLUMNS),
+                *("--samples", str(out / f"audit/{shard}.samples.parquet")),
+                *("--report", str(out / f"audit/{shard}.json")),
+            ]
+            for shard in (f"{number:08d}" for number in range(num_shards))
+        ]
+
+    def totals() -> list[list[str]]:
+        return [
+            [
+                str(SCRIPTS / "audit_totals.py"),
+                *("--folder", str(out / "audit"), "--num-shards", str(num_shards)),
+                *("--failures", str(out / "audit/failures.tsv"), "--totals", str(out / "audit/totals.json")),
+            ]
+        ]
+
+    def select() -> list[list[str]]:
+        return [
+            [
+                str(SCRIPTS / "select_samples.py"),
+                *("--audit", str(out / "audit"), "--num-shards", str(num_shards)),
+                *("--total", str(num_samples), "--validation-fraction", "0", "--per-tar", str(per_tar)),
+                *("--num-train", str(num_shards), "--num-val", "0"),
+                *("--summary", str(out / "plan/summary.json")),
+            ]
+        ]
+
+    def convert() -> list[list[str]]:
+        return [
+            [
+                str(SCRIPTS / "convert_tar.py"),
+                *("--plan", str(out / f"plan/train-{part}.parquet"), "--raw", str(raw)),
+                *("--repo", REPO, "--revision", REVISION, "--prompt", PROMPT),
+                *("--tar", str(out / f"energon/train-shard-{part}.tar")),
+                *("--members", str(out / f"index/train-{part}.parquet")),
+                *("--receipt", str(out / f"index/train-{part}.json")),
+            ]
+            for part in (f"{number:06d}" for number in range(num_shards))
+        ]
+
+    def index() -> list[list[str]]:
+        return [
+            [
+                str(SCRIPTS / "index_dataset.py"),
+                *("--plan", str(out / "plan/summary.json"), "--dataset", str(out / "energon")),
+                *("--receipt", str(out / "index/index.json"), "--threads", str(cores)),
+            ]
+        ]
+
+    return [("audit", audit), ("totals", totals), ("select", select), ("convert", convert), ("index", index)]
+
+
+def plain_serial(raw: Path, out: Path) -> None:
+    """Read, decode in full, write: one process, the standard library and Pillow."""
+    from PIL import Image
+
+    for number, path in enumerate(sorted(raw.glob("*.tar"))):
+        groups: dict[str, dict[str, bytes]] = {}
+        with tarfile.open(path) as archive:
+            for member in archive:
+                key, _, suffix = member.name.partition(".")
+                groups.setdefault(key, {})[suffix] = archive.extractfile(member).read()
+        with tarfile.open(out / f"{number:06d}.tar", "w", format=tarfile.GNU_FORMAT) as archive:
+            for key in sorted(groups):
+                jpg, metadata = groups[key]["jpg"], json.loads(groups[key]["json"])
+                with Image.open(io.BytesIO(jpg)) as image:
+                    image.load()
+                answer = {"role": "assistant", "content": [{"type": "text", "text": metadata["caption"]}]}
+                conversation = json.dumps({"conversation": [answer], "source": metadata}).encode()
+                for suffix, data in ((".image.jpg", jpg), (".conversation.json", conversation)):
+                    info = tarfile.TarInfo(metadata["uid"] + suffix)
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+
+
+def plain_copy(source: Path, target: Path) -> None:
+    """Copy a file in 1 MiB pieces and see it on the disk."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
+        writer.flush()
+        os.fsync(writer.fileno())
+
+
+def plain_prepare(out: Path) -> None:
+    """Energon's own preparation of the dataset."""
+    import megatron.energon.flavors.webdataset.prepare as prepare
+
+    names = sorted(path.name for path in out.glob("*.tar"))
+    prepare.WebdatasetPreparator.prepare_dataset(
+        out, names, split_parts_patterns=[("train", "train-shard-.*")], workers=os.cpu_count()
+    )
+
+
+def child(what: str, *args: object) -> list[str]:
+    """The command that runs one of the functions above in a process of its own."""
+    return [__file__, "--child", what, *map(str, args)]
+
+
+CHILDREN: dict[str, Callable[..., None]] = {
+    "raw": make_raw,
+    "serial": plain_serial,
+    "copy": plain_copy,
+    "prepare": plain_prepare,
+}
+ALL_CORES = os.sched_getaffinity(0)
+ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def report(name: str, num_samples: int, cost: Cost) -> Cost:
+    """Print a line of the table."""
+    rate = num_samples / cost.wall
+    print(f"{name:<22}{cost.wall:8.2f}{cost.cpu:8.2f}{rate:10.0f}{cost.peak:8.0f}", flush=True)
+    return cost
+
+
+def ratio(name: str, cost: Cost, reference: Cost) -> None:
+    """Print how many times the reference's time fits into `cost`: by the clock, and by CPU."""
+    print(f"  {name}: {reference.wall / cost.wall:.2f}x by the clock, {reference.cpu / cost.cpu:.2f}x by CPU")
+
+
+def bench_round(raw: Path, out: Path, scratch: Path, num_samples: int, cores: int, serial: Cost) -> None:
+    """Run all stages on `cores` cores, with their references beside them."""
+    tars = sorted(raw.glob("*.tar"))
+    shutil.rmtree(out, ignore_errors=True)
+    print(f"on {cores} core(s)")
+    copies = [child("copy", path, scratch / path.name) for path in tars]
+    copy = report("plain copy", num_samples, run_all(copies, cores))
+    costs = {}
+    for name, commands in stages(raw, out, num_samples, len(tars), cores):
+        costs[name] = report(name, num_samples, run_all(commands(), cores))
+    total = Cost(
+        sum(cost.wall for cost in costs.values()),
+        sum(cost.cpu for cost in costs.values()),
+        max(cost.peak for cost in costs.values()),
+    )
+    report("all stages", num_samples, total)
+    dataset = scratch / "energon"
+    shutil.copytree(out / "energon", dataset, ignore=shutil.ignore_patterns(".nv-meta", "*.idx"))
+    prepare = report("Energon's prepare", num_samples, run_all([child("prepare", dataset)], cores))
+    shutil.rmtree(dataset)
+    ratio("all stages against the serial pass", total, serial)
+    ratio("convert_tar against the plain copy", costs["convert"], copy)
+    ratio("index_dataset against Energon's prepare", costs["index"], prepare)
+
+
+def bench(folder: Path, num_samples: int, num_shards: int) -> None:
+    """Run every round and print the table and the ratios."""
+    raw, scratch = folder / "raw", folder / "scratch"
+    if not raw.is_dir():
+        run_all([child("raw", raw, num_samples, num_shards)], len(ALL_CORES))
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    mean = sum(path.stat().st_size for path in raw.glob("*.tar")) / num_samples
+    print(f"{num_samples} samples in {num_shards} raw shards, {mean / 1000:.1f} KB a sample with headers")
+    print(f"{'':<22}{'clock s':>8}{'CPU s':>8}{'samples/s':>10}{'MiB':>8}")
+    serial = report("plain serial pass", num_samples, run_all([child("serial", raw, scratch)], 1))
+    for cores in sorted({1, min(2, len(ALL_CORES))}):
+        bench_round(raw, folder / f"out-{cores}", scratch, num_samples, cores, serial)
+    digests = [
+        [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(out.glob("energon/*.tar"))]
+        for out in sorted(folder.glob("out-*"))
+    ]
+    print("tars equal at every number of cores:", all(digest == digests[0] for digest in digests))
+
+
+def main() -> None:
+    """Parse the options and run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=20_000)
+    parser.add_argument("--shards", type=int, default=2, help="raw shards, and tars")
+    parser.add_argument("--folder", type=Path, help="keep raw shards and outputs here")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        CHILDREN[args.child[0]](*map(Path, args.child[1:]))
+        return
+    with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as folder:
+        bench(args.folder or Path(folder), args.samples, args.shards)
+
+
+if __name__ == "__main__":
+    main()
