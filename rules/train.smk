@@ -47,7 +47,7 @@ rule train_model:
     params:
         code=digest("train_model"),
         settings=json.dumps(TRAIN, sort_keys=True),
-        limits=json.dumps(BUILD.get("loader", {}), sort_keys=True),
+        limits=json.dumps(BUILD.get("data", {}), sort_keys=True),
         targets=TRAIN["adapter_targets"] or MODEL["adapter_targets"],
         parameters="" if TRAIN["adapter_targets"] else MODEL["adapter_parameters"],
         nodes=TRAIN["nodes"],

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from train_helpers import SyntheticFeed, settings, tiny_model
-
 from shardwright.launch import EXIT_STOPPED
+from train_helpers import SyntheticFeed, settings, tiny_model
 
 FEED_KEYS = ("parameters", "num_val", "nan_at", "empty", "drops", "slow_s")
 

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from typing import Any
 
-import torch
 from torch import nn
 
 from shardwright.errors import BuildError
@@ -80,7 +79,8 @@ def attach_adapters(
         parameters: Endings of parameters that are no linear module (fused experts).
 
     Returns:
-        peft's model around `model`; only adapter tensors, in fp32, are trainable.
+        peft's model around `model`; only adapter tensors, in fp32, are trainable. Their first values
+        come later (`loading.start_adapters`).
 
     Raises:
         BuildError: A target matches nothing, or DoRA was asked for fused experts.
@@ -103,7 +103,6 @@ def attach_adapters(
             expected="0, since peft cannot drop inputs of parameters that are no linear module",
             next_step="set train.adapter_dropout to 0, or leave the fused experts out",
         )
-    torch.manual_seed(settings["seed"])
     config = LoraConfig(
         r=settings["adapter_rank"],
         lora_alpha=settings["adapter_alpha"],
@@ -113,7 +112,8 @@ def attach_adapters(
         target_parameters=sorted(parameters) or None,
         exclude_modules=_exclusion(frozen),
     )
-    return get_peft_model(model, config)
+    empty = any(parameter.is_meta for parameter in model.parameters())
+    return get_peft_model(model, config, low_cpu_mem_usage=empty)
 
 
 def _exclusion(frozen: set[str]) -> str | None:

@@ -11,13 +11,14 @@ from shardwright.code_digest import code_digest
 from shardwright.files import write_json
 from shardwright.training import publish
 from shardwright.training.config import Request, open_state, write_resolved
+from shardwright.training.loading import open_model
 from shardwright.training.loop import Run, train
 from shardwright.training.metrics import read_records
 from shardwright.training.parallel import make_deterministic, start_ranks
-from shardwright.training.setup import build_run, check_sample_counts, storage_dtype
+from shardwright.training.setup import build_run, check_sample_counts
 from shardwright.training.sources import Feed, Sources
 from shardwright.training.stop import StopRequest
-from shardwright.vlm.models import load_imported
+from shardwright.vlm.models import load_processor
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "transformers", "peft", "megatron-energon")
@@ -50,8 +51,8 @@ def run_training(settings: dict[str, Any], sources: Sources, state: Path, output
         open_state(state, request, code)
     ranks.gather(None)
     folder = state / request.fingerprint
-    model, processor = load_imported(sources.import_dir, storage_dtype(settings), ranks.device)
-    feed = Feed(sources, processor, settings)
+    model = open_model(settings, sources.import_dir, ranks)
+    feed = Feed(sources, load_processor(sources.import_dir), settings)
     run = build_run(settings, model, feed, ranks, folder, stop)
     train(run)
     _publish(run, request, feed, outputs, folder)

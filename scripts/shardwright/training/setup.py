@@ -19,21 +19,13 @@ from shardwright.training.adapters import (
 )
 from shardwright.training.batching import plan_batches
 from shardwright.training.checkpoint import Checkpoints
+from shardwright.training.loading import fill_shards, is_empty, start_adapters
 from shardwright.training.loop import Run
 from shardwright.training.metrics import MetricsLog
 from shardwright.training.optim import make_optimizer
 from shardwright.training.parallel import Ranks, spread
 from shardwright.training.stop import StopRequest
-
-
-def storage_dtype(settings: dict[str, Any]) -> torch.dtype:
-    """Number format in which weights are kept: what is trained in fp32, a frozen base as it computes.
-
-    FSDP2 wants one format for a whole block, so there everything is kept in fp32 and cast to bf16
-    as it is gathered.
-    """
-    frozen_base = settings["mode"] in ADAPTER_MODES and settings["parallel"] == "ddp"
-    return torch.bfloat16 if settings["dtype"] == "bf16" and frozen_base else torch.float32
+from shardwright.vlm.packing import check_isolation
 
 
 def prepare_model(
@@ -97,7 +89,7 @@ def build_run(
 
     Args:
         settings: The config's `train` section.
-        model: The imported model, on this rank's device.
+        model: The imported model, on this rank's device or empty (see `loading.open_model`).
         feed: The run's loaders and adapter targets (see `sources.Feed`).
         ranks: This process among all.
         folder: The state folder.
@@ -108,8 +100,14 @@ def build_run(
     table = trainable_table(model)
     dtype = torch.bfloat16 if settings["dtype"] == "bf16" else torch.float32
     model = spread(model, settings["parallel"], dtype, ranks)
+    if is_empty(model):
+        fill_shards(model, feed.sources.import_dir, ranks.device)
+    if settings["mode"] in ADAPTER_MODES:
+        start_adapters(model, settings["seed"])
     if ranks.is_first:
         print(str(plan), *table, sep="\n", flush=True)
+    if settings["packing"]:
+        check_isolation(model, ranks.device)
     optimizer = make_optimizer(model, settings)
     checkpoints = Checkpoints(folder, ranks, settings["loader_workers"], settings["keep_last"])
     loader = feed.train(ranks.rank, ranks.world_size)

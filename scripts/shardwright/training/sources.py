@@ -19,7 +19,7 @@ class Sources:
     Args:
         manifest: The dataset's manifest.
         import_report: `models/<model>/import.json`; the weights lie in `import/` beside it.
-        limits: Budgets of a sample (see config/schema/loader.yaml).
+        limits: Budgets of a sample (see config/schema/data.yaml).
         targets: Endings of the linear modules that get an adapter.
         target_parameters: Endings of fused-expert parameters that get one.
     """
@@ -74,10 +74,12 @@ class Feed:
     settings: dict[str, Any]
 
     def _open(self, split: str, rank: int, world_size: int, workers: int, repeat: bool) -> Any:
+        from shardwright.vlm.budgets import Limits
         from shardwright.vlm.encoder import VLMTaskEncoder
         from shardwright.vlm.loader import build_loader
 
-        encoder = VLMTaskEncoder(self.processor, self.sources.limits)
+        limits = Limits(**self.sources.limits)
+        encoder = VLMTaskEncoder(self.processor, limits, pack=self.settings["packing"])
         return build_loader(
             self.sources.dataset,
             split,
