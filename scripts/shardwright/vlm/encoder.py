@@ -219,6 +219,7 @@ class VLMTaskEncoder(TaskEncoder):
         return {
             **tensors,
             "uids": [sample.uid for sample in samples],
+            "keys": [sample.__key__ for sample in samples],
             "num_supervised": torch.stack([(sample.labels != IGNORED).sum() for sample in samples]),
             **self.counted(),
             "__key__": [sample.__key__ for sample in samples],

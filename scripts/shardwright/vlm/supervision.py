@@ -89,7 +89,7 @@ class ChatFormat:
         words = sorted((added[index].content for index in self.control_ids), key=len, reverse=True)
         self._control_words = re.compile("|".join(map(re.escape, words)))
         normalizer = getattr(getattr(self._tokenizer, "backend_tokenizer", None), "normalizer", None)
-        self._normalize = normalizer.normalize_str if normalizer else str
+        self.normalize = normalizer.normalize_str if normalizer else str
         self.end_of_turn = self._check_template()
 
     def render(self, turns: list[dict[str, Any]], for_answer: bool = False) -> str:
@@ -155,7 +155,7 @@ class ChatFormat:
         )["input_ids"]
         if self.control_ids.intersection(ids):
             raise Dropped(CONTROL_TOKEN, "this tokenizer cannot spell it out")
-        if self.decode(ids) != self._normalize(text):
+        if self.decode(ids) != self.normalize(text):
             raise Dropped(ANSWER_NOT_EXACT, f"the tokens say {self.decode(ids)[:60]!r}")
         return ids, bool(found)
 
