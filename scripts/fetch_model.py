@@ -7,6 +7,7 @@ finished files and the parts of the others. The receipt, written last, is the on
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 from pathlib import Path
 
@@ -60,11 +61,12 @@ def fetch_model(
     Raises:
         BuildError: A file cannot be had or is not what was pinned; or a stray file is in the folder.
     """
-    partials = receipt.parent.parent.parent / "fetched" / "models" / receipt.parent.name
+    partials = receipt.parent / "partial"
     with sole_writer(receipt, patience.lock_wait_s):
         folder.mkdir(parents=True, exist_ok=True)
         refuse_strays(folder, pins)
         new = fetch_files(source, pins, folder, partials, patience, num_threads)
+        shutil.rmtree(partials, ignore_errors=True)
         write_json(
             receipt,
             {

@@ -45,6 +45,10 @@ class Patience:
     window_s: float = WINDOW_S
     lock_wait_s: float = 3600.0
 
+    def wait_s(self, idle: int, asked_s: float) -> float:
+        """Seconds to wait before the next try, after `idle` tries without progress."""
+        return min(max(self.backoff_s * 2 ** max(idle - 1, 0), asked_s), MAX_WAIT_S)
+
 
 def _copy_from_folder(source: Source, pin: FilePin, partial: Path, progress: Progress) -> None:
     origin = source.folder / pin.file
@@ -95,13 +99,17 @@ def _check_space(pin: FilePin, partial: Path, have: int) -> None:
         raise _disk_full(pin, partial, f"{free / MEGABYTE:,.1f} MB free")
 
 
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
 def _transfer_once(source: Source, pin: FilePin, partial: Path, window_s: float) -> None:
     """Bring what is missing of one file into `partial`."""
-    have = partial.stat().st_size if partial.exists() else 0
+    have = _size(partial)
     if have > pin.bytes:
         partial.unlink()
         have = 0
-    if have == pin.bytes:
+    if have == pin.bytes and partial.exists():
         return
     _check_space(pin, partial, have)
     partial.touch()
@@ -112,7 +120,7 @@ def _transfer_once(source: Source, pin: FilePin, partial: Path, window_s: float)
         if error.errno not in _NO_ROOM:
             raise
         raise _disk_full(pin, partial, error.strerror) from error
-    size = partial.stat().st_size
+    size = _size(partial)
     if size != pin.bytes:
         raise TransientFault(f"{size} bytes came instead of {pin.bytes}")
 
@@ -138,17 +146,17 @@ def _gave_up(source: Source, pin: FilePin, fault: Exception, attempts: int) -> B
 def _until_verified(source: Source, pin: FilePin, partial: Path, patience: Patience) -> None:
     """Transfer, hash, and begin again as often as `patience` allows; `partial` is right at the end."""
     idle = wrong = 0
+    most = _size(partial)
     while True:
-        before = partial.stat().st_size if partial.exists() else 0
         try:
             _transfer_once(source, pin, partial, patience.window_s)
         except (TransientFault, Stalled) as fault:
-            gained = partial.stat().st_size - before if partial.exists() else 0
-            idle = 0 if gained >= MEGABYTE else idle + 1
+            size = _size(partial)
+            idle = 0 if size - most >= MEGABYTE else idle + 1
+            most = max(most, size)
             if idle >= patience.attempts:
                 raise _gave_up(source, pin, fault, idle) from fault
-            asked = getattr(fault, "wait_s", 0.0)
-            wait_s = min(max(patience.backoff_s * 2 ** max(idle - 1, 0), asked), MAX_WAIT_S)
+            wait_s = patience.wait_s(idle, getattr(fault, "wait_s", 0.0))
             print(f"{pin.file}: {fault}; trying again in {wait_s:.1f} s", flush=True)
             time.sleep(wait_s)
             continue
@@ -156,6 +164,7 @@ def _until_verified(source: Source, pin: FilePin, partial: Path, patience: Patie
         if found == pin.sha256:
             return
         partial.unlink()
+        idle = most = 0
         wrong += 1
         if wrong >= patience.attempts:
             raise _wrong_bytes(source, pin, found, wrong)
