@@ -7,6 +7,10 @@ which Snakemake does not own, so a killed fetch keeps what it has.
 
 from shardwright.file_pins import table_digest
 
+# Not in params: another mirror or more patience must not run a finished fetch again.
+MODEL_SOURCE = MODEL["source"]
+MODEL_ATTEMPTS = MODEL["attempts"]
+
 
 rule fetch_model:
     output:
@@ -23,19 +27,17 @@ rule fetch_model:
         code=digest("fetch_model"),
         repo=MODEL["repo"],
         revision=MODEL["revision"],
-        source=MODEL["source"],
         files=MODEL["files"],
         table=table_digest(MODEL["files"]),
-        attempts=MODEL["attempts"],
         folder=subpath(output.receipt, strip_suffix=".json"),
     shell:
         """
         {PY} {SCRIPTS}/fetch_model.py \
-            --source {params.source:q} \
+            --source {MODEL_SOURCE:q} \
             --repo {params.repo:q} \
             --revision {params.revision:q} \
-            --files {params.files:q} \
-            --attempts {params.attempts:q} \
+            --files={params.files:q} \
+            --attempts {MODEL_ATTEMPTS:q} \
             --threads {threads:q} \
             --folder {params.folder:q} \
             --receipt {output.receipt:q} \
