@@ -22,6 +22,7 @@ from PIL import Image
 from helpers import CHECKOUT, SCRIPTS, child_env
 from shardwright.config_check import check_against
 from shardwright.download.settings import Content, Fetching
+from shardwright.download.triple import Triple, find_disagreement
 
 COLUMNS = "url=url text=text uid=uid face_bboxes=face_bboxes"
 QUICK = {
@@ -145,3 +146,9 @@ def outcomes(root: Path, shard: int = 0) -> dict[str, tuple[str, str | None]]:
 def stats(root: Path, shard: int = 0) -> dict[str, Any]:
     """The shard's stats."""
     return json.loads((root / f"raw/{shard:08d}_stats.json").read_text())
+
+
+def agrees(root: Path, rows: int) -> None:
+    """Assert that shard 0 below `root` agrees with itself and has all its rows."""
+    expected = [f"{number:010d}" for number in range(rows)]
+    assert find_disagreement(Triple.inside(root / "raw", "00000000"), expected) is None

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from download_helpers import command, download, make_parquet, outcomes, photo, samples, stats, uid_of
+from download_helpers import agrees, command, download, make_parquet, outcomes, photo, samples, stats, uid_of
 from helpers import child_env
 from image_server import ImageServer, body, faulty_first, hang
 from shardwright.download.rows import clean_rows, parse_columns, read_rows, write_table
@@ -26,11 +26,6 @@ from shardwright.errors import BuildError
 
 def pages(count: int) -> dict:
     return {f"/{n}.jpg": body(photo(n)) for n in range(count)}
-
-
-def agrees(root: Path, rows: int) -> None:
-    expected = [f"{n:010d}" for n in range(rows)]
-    assert find_disagreement(Triple.inside(root / "raw", "00000000"), expected) is None
 
 
 def only_the_triple(root: Path) -> None:
