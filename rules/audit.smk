@@ -48,6 +48,7 @@ rule audit_shard:
 
 
 rule audit_totals:
+    localrule: True
     input:
         reports=expand("<root>/audit/{shard}.json", shard=SHARDS),
     output:
@@ -75,6 +76,7 @@ rule audit_totals:
 
 
 rule plot_audit:
+    localrule: True
     input:
         totals="<root>/audit/totals.json",
     output:
@@ -100,6 +102,7 @@ rule plot_audit:
 
 
 rule audit_summary:
+    localrule: True
     input:
         totals="<root>/audit/totals.json",
         evidence=["<root>/audit/failures.tsv", "<root>/audit/outcomes.svg", "<root>/audit/shapes.svg"],

@@ -137,6 +137,7 @@ rule index_dataset:
 
 
 rule write_manifest:
+    localrule: True
     input:
         metadata=expand("<root>/metadata/{name}.json", name=PINS),
         audit="<root>/audit/summary.json",

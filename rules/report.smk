@@ -15,6 +15,7 @@ rule report:
 
 
 rule write_provenance:
+    localrule: True
     input:
         manifest="<root>/energon/manifest.json",
         model=f"<root>/models/{MODEL['name']}/import.json",
@@ -46,6 +47,7 @@ rule write_provenance:
 
 
 rule write_report:
+    localrule: True
     input:
         provenance="<root>/provenance.json",
         audit="<root>/audit/summary.json",
