@@ -2,7 +2,7 @@
 
 The server takes a free port and the command finds it as `http_proxy`. SIGINT, SIGTERM and SIGHUP
 go on to the command; its exit code is ours (128 + n when signal n ended it). The server ends with
-this process, whatever happens; if this process is killed outright (SIGKILL), the kernel sends the
+this process, whatever happens; if this process is killed outright (SIGKILL), Linux sends the
 command a SIGTERM, so it does not go on without its server.
 """
 
@@ -24,7 +24,8 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def _begin_child() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def proxied_env(url: str) -> dict[str, str]:

@@ -4,10 +4,10 @@
         hub.add("dataset", "owner/name", REVISION, {"a.parquet": b"…"})
         hub.fault("a.parquet", "drop:1000", "500")     # consumed one a GET, in this order
         … run a program with HF_ENDPOINT=hub.url …
-        hub.requests                                    # (method, file, Range header, status)
+        hub.requests                                    # (method, file, Range header, status, …)
 
 Served: `resolve/<revision>/<file>` (HEAD and GET, ETag, X-Repo-Commit, Range → 206; files in `lfs`
-redirect to a CDN path, as the real hub does) and the API's `tree/<revision>`.
+redirect to a CDN on another host name, as the real hub does) and the API's `tree/<revision>`.
 
 Faults: `drop:N` (close after N bytes), `reset:N`, `flip` (one byte differs, size stays), `cut:N`
 (N bytes less, with a Content-Length that agrees), `drip` (a byte a second), `NNN` (that status), `ok`.
@@ -37,6 +37,8 @@ class Request(NamedTuple):
     file: str
     range: str
     status: int
+    host: str
+    has_token: bool
 
 
 def sha256(data: bytes) -> str:
@@ -143,7 +145,7 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
             kind, parts = "dataset", parts[1:]
         repo, revision, file = "/".join(parts[:2]), parts[3], "/".join(parts[4:])
         revision = self.server.branches.get(revision, revision)
-        if repo in self.server.gated and self.headers.get("Authorization") != f"Bearer {self.server.token}":
+        if not self._may_read(repo):
             return self._refuse(file, self.server.gated[repo], "GatedRepo")
         files = self.server.repos.get((kind, repo, revision))
         if files is None:
@@ -160,8 +162,23 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
             return self._headers(file, 200, revision, files[file], len(files[file]))
         return self._body(file, revision, files[file])
 
+    def _may_read(self, repo: str) -> bool:
+        is_signed = self.path.startswith("/cdn/")
+        token = self.headers.get("Authorization")
+        return is_signed or repo not in self.server.gated or token == f"Bearer {self.server.token}"
+
     def _log(self, file: str, status: int) -> None:
-        self.server.requests.append(Request(self.command, file, self.headers.get("Range", ""), status))
+        headers = self.headers
+        self.server.requests.append(
+            Request(
+                self.command,
+                file,
+                headers.get("Range", ""),
+                status,
+                headers.get("Host", "").partition(":")[0],
+                "Authorization" in headers,
+            )
+        )
 
     def _refuse(self, file: str, status: int, code: str) -> None:
         self._log(file, status)
@@ -176,7 +193,7 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
     def _redirect(self, file: str, revision: str, data: bytes) -> None:
         self._log(file, 302)
         self.send_response(302)
-        self.send_header("Location", f"{self.server.url}/cdn{self.path}")
+        self.send_header("Location", f"http://localhost:{self.server.server_address[1]}/cdn{self.path}")
         self.send_header("X-Linked-Size", str(len(data)))
         self.send_header("X-Linked-ETag", f'"{sha256(data)}"')
         self.send_header("X-Repo-Commit", revision)

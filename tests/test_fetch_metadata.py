@@ -253,6 +253,19 @@ def test_a_gated_repository_says_what_to_do(tmp_path, hub, status, monkeypatch):
     assert "verified" in fetch(tmp_path, hub)
 
 
+def test_the_token_stays_with_the_hub(tmp_path, hub, monkeypatch):
+    """A signed CDN address refuses a second kind of authorisation, and must not learn the token."""
+    hub.gated, hub.token = {REPO: 403}, "secret-token"
+    monkeypatch.setenv("HF_TOKEN", "secret-token")
+    fetch(tmp_path, hub)
+    assert {(r.host, r.has_token) for r in hub.requests} == {("127.0.0.1", True), ("localhost", False)}
+
+
+def test_a_hub_that_asks_for_a_pause_gets_it(tmp_path, hub):
+    hub.fault("a.parquet", "429")
+    assert "HTTP 429; trying again in 1.0 s" in fetch(tmp_path, hub)
+
+
 def test_offline_mode_is_named(tmp_path, hub):
     done = run_program(
         "fetch_metadata", *arguments(tmp_path), check=False, HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="1"
