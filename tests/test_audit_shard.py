@@ -164,6 +164,9 @@ def test_what_the_pictures_show_is_counted(tmp_path):
         samples[7].metadata["exif"] = json.dumps({"Image Orientation": "Horizontal (normal)"})
         samples[8].metadata["face_bboxes"] = [[0.1, 0.1, 0.2, 0.2], [0.3, 0.3, 0.4, 0.4]]
         samples[9].metadata["width"] = 1
+        samples[10].metadata["exif"] = json.dumps({"Image Orientation": "Rotated 180"})
+        samples[10].metadata["adjustments"] = ["exif_orientation_3", "cmyk_to_rgb"]
+        samples[11].metadata["adjustments"] = ["cmyk_to_rgb"]
 
     report, rows = audit(small_shard(tmp_path, spoil=change))
     digest = hashlib.sha256(white.getvalue()).hexdigest()
@@ -171,7 +174,8 @@ def test_what_the_pictures_show_is_counted(tmp_path):
     assert report["counts"]["near_constant"] == 4
     assert report["near_constant_keys"] == [row["key"] for row in rows if row["jpg_sha256"] == digest]
     assert report["counts"]["grey"] == 1
-    assert report["counts"]["exif_rotated"] == 1
+    assert report["counts"]["sideways"] == 1
+    assert report["adjustments"] == {"cmyk_to_rgb": 2, "exif_orientation_3": 1}
     assert report["counts"]["stated_size_wrong"] == 1
     assert report["counts"]["face_boxes"] >= 2
     for histogram in report["histograms"].values():

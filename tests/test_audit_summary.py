@@ -10,7 +10,7 @@ from audit_helpers import audit, small_photos, small_shard, write_config
 from helpers import jobs_by_rule, run_program, snakemake
 from raw_shards import make_rows, spoil, write_shard
 from shardwright import verdicts
-from shardwright.audit_advice import dominance_warnings, failure_rows, failures_tsv
+from shardwright.audit_advice import dominance_warnings, failure_rows, failures_tsv, picture_warnings
 from shardwright.audit_gates import Requirements, low_shard_warnings, summarise
 from shardwright.audit_totals import sum_reports
 from shardwright.errors import BuildError
@@ -23,6 +23,9 @@ def make_totals(usable=62, failures=None, attempts=100, missing=(), **drops):
         "successes": usable + sum(drops.values()),
         "failures": failures,
         "verdicts": dict.fromkeys(verdicts.AUDIT_VERDICTS, 0) | {"keep": usable} | drops,
+        "samples": usable + sum(drops.values()),
+        "counts": {"near_constant": 0, "sideways": 0, "stated_size_wrong": 0},
+        "repeated_images": {"extra_samples": 0, "top": {}},
         "num_shards": 2,
         "missing_shards": list(missing),
         "lowest_shards": [{"shard": "00000000", "attempts": 50, "successes": 31, "usable": 31}],
@@ -144,6 +147,28 @@ def test_a_shard_far_below_the_others_is_named():
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("near_constant", "show next to nothing"), ("sideways", "lie on their side")]
+)
+def test_suspect_pictures_are_warned_of(name, text):
+    """S01, R20: white pictures with real captions; pictures stored on their side."""
+    totals = make_totals(usable=1000, attempts=1000)
+    totals["counts"][name] = 4
+    assert picture_warnings(totals) == []
+    totals["counts"][name] = 50
+    assert [line.startswith(f"50 pictures {text}") for line in picture_warnings(totals)] == [True]
+
+
+def test_a_placeholder_is_named_with_its_digest():
+    """R06: so that samples.exclude can take it."""
+    totals = make_totals(usable=1000, attempts=1000)
+    totals["repeated_images"]["top"] = {"a" * 64: 40, "b" * 64: 3}
+    (line,) = picture_warnings(totals)
+    assert line.startswith("one picture stands 40 times or more") and "a" * 64 in line
+    totals["repeated_images"]["top"] = {"b" * 64: 3}
+    assert picture_warnings(totals) == []
+
+
 def test_the_failure_table_lists_every_lost_url():
     """Counts of the table and the usable samples together are the URLs."""
     totals = make_totals(usable=50, failures={"dns": 20, "http_4xx 404": 15, "http_4xx 403": 5}, bad_jpeg=10)
@@ -207,6 +232,14 @@ def test_rules(tmp_path):
     passed = snakemake(tmp_path, *command, config)
     assert jobs_by_rule(passed.stdout) == {"audit_summary": 1, "audit": 1}
     assert json.loads((root / "audit/summary.json").read_text())["passed"]
+
+    tar = root / "raw/00000001.tar"
+    tar.write_bytes(tar.read_bytes()[:-20_000])
+    cut = snakemake(tmp_path, *command, config, check=False)
+    assert cut.returncode == 1
+    assert f"error: {tar.relative_to(tmp_path)} byte" in cut.stdout
+    assert "the shard is downloaded anew" in cut.stdout
+    assert not (root / "audit/00000001.json").exists()
 
     _two_shards(root, replaced=True)
     again = snakemake(tmp_path, *command, config)

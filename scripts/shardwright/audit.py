@@ -92,6 +92,7 @@ class ShardCounts:
         self.shapes = SampleShapes()
         self.jpg_digests: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
+        self.adjustments: Counter[str] = Counter()
         self.dropped: list[dict[str, Any]] = []
         self.near_constant: list[str] = []
 
@@ -102,7 +103,8 @@ class ShardCounts:
         self.jpg_digests[judged.jpg_sha256] += 1
         self.counts["face_boxes"] += judged.num_face_boxes
         self.counts["samples_with_face_boxes"] += judged.num_face_boxes > 0
-        self.counts["exif_rotated"] += judged.exif_rotated
+        self.counts["sideways"] += judged.sideways
+        self.adjustments.update(judged.adjustments)
         for suffix in ("jpg", "json", "txt"):
             self.counts[f"{suffix}_bytes"] += getattr(sample, suffix).size
         if judged.verdict != verdicts.KEEP:
@@ -173,6 +175,7 @@ def _report(files: RawFiles, attempts: Attempts, counts: ShardCounts, table: pa.
         "samples": len(table),
         "verdicts": {name: counts.verdicts[name] for name in verdicts.AUDIT_VERDICTS},
         "counts": dict(sorted(counts.counts.items())) | {"near_constant": len(counts.near_constant)},
+        "adjustments": dict(sorted(counts.adjustments.items())),
         "histograms": counts.shapes.as_json(),
         "repeated_images": counts.repeated(),
         "near_constant_keys": sorted(counts.near_constant)[:MAX_LISTED],

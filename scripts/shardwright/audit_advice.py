@@ -39,6 +39,15 @@ REASON_ADVICE = {
     verdicts.BAD_JPEG: "the raw shard is damaged: delete its tar and run again",
 }
 
+# A handful is normal for the web; this many say that something went wrong on the way.
+SUSPECT_SHARE = 0.005
+MIN_SUSPECTS = 5
+SUSPECTS = {
+    "near_constant": "show next to nothing (one colour): 16-bit originals may have been clipped to white",
+    "sideways": "lie on their side: the download did not apply their EXIF orientation",
+    "stated_size_wrong": "have another size than their metadata says: the raw shards are not img2dataset's",
+}
+
 
 def _split_name(name: str) -> tuple[str, str]:
     reason, _, code = name.partition(" ")
@@ -107,4 +116,20 @@ def dominance_warnings(totals: dict[str, Any], dominant_share: float) -> list[st
         if count >= dominant_share * num_failures:
             advice = ADVICE.get(name, ADVICE.get(_split_name(name)[0], "nothing to mend"))
             warnings.append(f"{name} is {100 * count / num_failures:.0f} % of all failures: {advice}")
+    return warnings
+
+
+def picture_warnings(totals: dict[str, Any]) -> list[str]:
+    """Lines on sound JPEGs that may not be worth training on."""
+    samples, counts = max(totals["samples"], 1), totals["counts"]
+    warnings = []
+    digest, count = max(totals["repeated_images"]["top"].items(), key=lambda item: item[1], default=("", 0))
+    if count >= MIN_SUSPECTS and count >= SUSPECT_SHARE * samples:
+        warnings.append(
+            f"one picture stands {count} times or more (a placeholder?): look at it, and put its SHA-256 "
+            f"{digest} into the file samples.exclude if so"
+        )
+    for name, text in SUSPECTS.items():
+        if counts[name] >= MIN_SUSPECTS and counts[name] >= SUSPECT_SHARE * samples:
+            warnings.append(f"{counts[name]} pictures {text}")
     return warnings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwright import verdicts
-from shardwright.audit_advice import dominance_warnings, num_transient
+from shardwright.audit_advice import dominance_warnings, num_transient, picture_warnings
 
 FORMAT = 1
 
@@ -123,7 +123,11 @@ def low_shard_warnings(totals: dict[str, Any]) -> list[str]:
 def summarise(totals: dict[str, Any], required: Requirements) -> dict[str, Any]:
     """Return the summary: verdict, gates, warnings, and the numbers they rest on."""
     gates = judge_gates(totals, required)
-    warnings = dominance_warnings(totals, required.dominant_share) + low_shard_warnings(totals)
+    warnings = [
+        *dominance_warnings(totals, required.dominant_share),
+        *low_shard_warnings(totals),
+        *picture_warnings(totals),
+    ]
     usual = _usual(_usable_percent(totals), required.usual_percent)
     if usual.startswith("below"):
         warnings.insert(0, f"fewer URLs are usable than usual: {usual}")

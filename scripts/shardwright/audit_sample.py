@@ -18,6 +18,7 @@ from shardwright.rawshard import RawSample
 _UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _UPRIGHT = '"Image Orientation": "Horizontal (normal)"'
 _ORIENTATION = '"Image Orientation": "'
+_TURNED_BACK = "exif_orientation_"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Judged(NamedTuple):
     json_sha256: str
     caption_chars: int | None
     num_face_boxes: int
-    exif_rotated: bool
+    adjustments: tuple[str, ...]
+    sideways: bool
     stated_size: tuple[Any, Any]
     jpeg: JpegFacts | None
 
@@ -86,6 +88,17 @@ def _check_text(key: str, caption: str | None, metadata: dict[str, Any], expecte
         raise _Fault(verdicts.BLANK_CAPTION, f"caption {_show(caption)}")
 
 
+def _adjustments(metadata: dict[str, Any]) -> tuple[str, ...]:
+    """What the download did to the picture, where it recorded that (`cmyk_to_rgb`, `faces_hidden`)."""
+    names = metadata.get("adjustments")
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def _is_turned(exif: Any) -> bool:
+    """img2dataset keeps the original's EXIF as text; its orientation says whether it lies on its side."""
+    return isinstance(exif, str) and _ORIENTATION in exif and _UPRIGHT not in exif
+
+
 def judge_sample(sample: RawSample, jpg: bytes, meta: bytes, txt: bytes, expected: Expectations) -> Judged:
     """Look for the faults of one sample, in the order that decides the reason counted.
 
@@ -116,7 +129,7 @@ def judge_sample(sample: RawSample, jpg: bytes, meta: bytes, txt: bytes, expecte
     except BadJpeg as fault:
         verdict, detail = verdicts.BAD_JPEG, str(fault)
     boxes = metadata.get("face_bboxes")
-    exif = metadata.get("exif")
+    adjustments = _adjustments(metadata)
     return Judged(
         sample,
         verdict,
@@ -126,7 +139,8 @@ def judge_sample(sample: RawSample, jpg: bytes, meta: bytes, txt: bytes, expecte
         hashlib.sha256(meta).hexdigest(),
         None if caption is None else len(caption),
         len(boxes) if isinstance(boxes, list) else 0,
-        isinstance(exif, str) and _ORIENTATION in exif and _UPRIGHT not in exif,
+        adjustments,
+        _is_turned(metadata.get("exif")) and not any(name.startswith(_TURNED_BACK) for name in adjustments),
         (metadata.get("width"), metadata.get("height")),
         jpeg,
     )

@@ -14,6 +14,7 @@ from shardwright.errors import BuildError
 FORMAT = 1
 MAX_LISTED = 50
 SUMMED = ("attempts", "successes", "members", "samples", "tar_bytes")
+MERGED = ("failures", "verdicts", "counts", "adjustments")
 NEXT_STEP = "delete the file and run the same command again: the shard is audited anew"
 
 
@@ -69,7 +70,7 @@ def sum_reports(folder: Path, num_shards: int) -> dict[str, Any]:
         BuildError: A report is there but is not one.
     """
     sums: Counter[str] = Counter(dict.fromkeys(SUMMED, 0))
-    merged: dict[str, Counter[str]] = {"failures": Counter(), "verdicts": Counter(), "counts": Counter()}
+    merged: dict[str, Counter[str]] = {name: Counter() for name in MERGED}
     repeated: Counter[str] = Counter()
     extra_samples = 0
     histograms: dict[str, Any] = {}
@@ -99,6 +100,7 @@ def sum_reports(folder: Path, num_shards: int) -> dict[str, Any]:
         "failures": dict(sorted(merged["failures"].items())),
         "verdicts": {name: merged["verdicts"][name] for name in verdicts.AUDIT_VERDICTS},
         "counts": dict(sorted(merged["counts"].items())),
+        "adjustments": dict(sorted(merged["adjustments"].items())),
         "histograms": histograms,
         "repeated_images": {"extra_samples": extra_samples, "top": dict(top)},
         "lowest_shards": lowest[:10],
