@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 from shardwright.download.options import add_options, plan_of
-from shardwright.download.rows import clean_rows, parse_columns, read_rows
+from shardwright.download.rows import clean_rows, read_rows
 from shardwright.download.shard import download_shard
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer
+from shardwright.metadata import parse_columns
 
 
 def main(argv: list[str] | None = None) -> None:

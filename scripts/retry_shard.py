@@ -7,9 +7,9 @@ from pathlib import Path
 
 from shardwright.download.options import add_options, plan_of
 from shardwright.download.retry import retry_shard
-from shardwright.download.rows import parse_columns
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer, write_json
+from shardwright.metadata import parse_columns
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -43,9 +43,9 @@ def prepared(folder: Path, urls: list[str], **columns) -> Path:
     return parquet
 
 
-def run(folder: Path, *targets: str, check: bool = True, **download):
+def run(folder: Path, *targets: str, check: bool = True, timeout_s: float = 280, **download):
     config = write_config(folder, folder / "out/metadata/urls.parquet", **download)
-    return snakemake(folder, *targets, *RULES, "--configfile", str(config), check=check)
+    return snakemake(folder, *targets, *RULES, "--configfile", str(config), check=check, timeout_s=timeout_s)
 
 
 def test_an_outage_fails_the_shard_and_snakemake_tries_it_again(tmp_path):
@@ -115,6 +115,7 @@ def test_a_contradiction_between_deadlines_is_refused(tmp_path):
     assert done.returncode and "config download.stall_s 3: found no more than" in done.stdout
 
 
+@pytest.mark.timeout(1000)  # 190 MB of packages; about a minute on a quiet machine
 @pytest.mark.skipif(
     not (shutil.which("python3.10") or list((Path.home() / ".pyenv/versions").glob("3.10.*"))),
     reason="needs Python 3.10, which DataComp's pins were made for",
@@ -127,7 +128,7 @@ def test_datacomps_own_environment_is_built_and_downloads_a_shard(tmp_path):
         run(tmp_path, "raw")
         current = samples(tmp_path / "out/raw/00000000.tar")
         shutil.rmtree(tmp_path / "out/raw")
-        done = run(tmp_path, "raw", environment="envs/download-datacomp.txt")
+        done = run(tmp_path, "raw", environment="envs/download-datacomp.txt", timeout_s=900)
     assert jobs_by_rule(done.stdout)["download_environment"] == 1
     (frozen,) = (tmp_path / "out/envs").glob("download-datacomp-*.txt")
     pins = frozen.read_text().split()

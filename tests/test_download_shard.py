@@ -19,9 +19,10 @@ import pytest
 from download_helpers import agrees, command, download, make_parquet, outcomes, photo, samples, stats, uid_of
 from helpers import child_env
 from image_server import ImageServer, body, faulty_first, hang
-from shardwright.download.rows import clean_rows, parse_columns, read_rows, write_table
+from shardwright.download.rows import clean_rows, read_rows, write_table
 from shardwright.download.triple import Triple, find_disagreement
 from shardwright.errors import BuildError
+from shardwright.metadata import parse_columns
 
 
 def pages(count: int) -> dict:
@@ -215,6 +216,20 @@ def test_a_shard_that_is_too_slow_is_given_up_and_its_workers_are_gone(tmp_path)
     assert (tmp_path / "logs/download_shard/00000000.attempts/001.json").exists()
 
 
+def test_a_server_that_stops_answering_mid_shard_costs_its_own_pictures_only(tmp_path):
+    """R08, R09, R13: the shard ends in time, the rest is kept, the silence has its class."""
+    with ImageServer() as server:
+
+        def page(handler):
+            (body(photo(1)) if len(server.requests) <= 10 else hang)(handler)
+
+        server.pages["*"] = page
+        urls = [server.url(f"/{n}.jpg") for n in range(20)]
+        download(tmp_path, urls, timeout_s=1, url_deadline_s=2, retries=0, thread_count=4)
+    agrees(tmp_path, 20)
+    assert stats(tmp_path)["successes"] == 10 and stats(tmp_path)["failure_classes"] == {"timeout": 10}
+
+
 def test_the_worker_ends_with_its_supervisor(tmp_path):
     with ImageServer({"*": hang}) as server:
         parquet = make_parquet(tmp_path / "metadata/urls.parquet", [server.url("/a.jpg")])
@@ -330,14 +345,15 @@ def test_a_column_of_lists_is_refused_before_anything_is_fetched(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(BuildError, match="column text of type list"):
         read_rows(tmp_path / "a.parquet", 0, 1, parse_columns("url=url text=text uid=uid"))
-    with pytest.raises(BuildError, match="no column for uid"):
-        parse_columns("url=url text=text")
+    with pytest.raises(BuildError, match="no column nothing"):
+        read_rows(tmp_path / "a.parquet", 0, 1, parse_columns("url=url text=nothing uid=uid"))
 
 
 READ_PROGRAM = """
 import re, sys
 from pathlib import Path
-from shardwright.download.rows import parse_columns, read_rows
+from shardwright.download.rows import read_rows
+from shardwright.metadata import parse_columns
 columns = parse_columns("url=url text=text uid=uid face_bboxes=face_bboxes")
 print(read_rows(Path(sys.argv[1]), 1_990_000, 2_000_000, columns).num_rows)
 print(int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read()).group(1)) // 1024)

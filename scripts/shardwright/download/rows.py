@@ -13,7 +13,6 @@ from shardwright.captions import clean_caption
 from shardwright.download.boxes import BadBoxes, clean_boxes
 from shardwright.errors import BuildError
 
-ROLES = ("url", "text", "uid", "face_bboxes")
 _BATCH_ROWS = 4096
 TABLE_SCHEMA = pa.schema(
     [
@@ -23,21 +22,6 @@ TABLE_SCHEMA = pa.schema(
         pa.field("url", pa.string()),
     ]
 )
-
-
-def parse_columns(text: str) -> dict[str, str]:
-    """Return role → column name from `role=column …` (config metadata.columns)."""
-    pairs = dict(pair.partition("=")[::2] for pair in text.split())
-    missing = [role for role in ROLES[:3] if not pairs.get(role)]
-    unknown = sorted(set(pairs) - set(ROLES))
-    if missing or unknown:
-        raise BuildError(
-            f"config metadata.columns {text!r}",
-            found=f"no column for {missing[0]}" if missing else f"the role {unknown[0]}",
-            expected="role=column for the roles url, text, uid, and face_bboxes where the data has boxes",
-            next_step="correct metadata.columns",
-        )
-    return pairs
 
 
 def _is_text(kind: pa.DataType) -> bool:
