@@ -6,6 +6,7 @@ Outputs: metadata/{name}.parquet and its receipt metadata/{name}.json (bytes, ro
 
 # Not in params: another mirror or more patience must not fetch finished files again.
 METADATA_SOURCE = BUILD["metadata"]["source"]
+METADATA_SUBFOLDER = BUILD["metadata"]["subfolder"]
 METADATA_ATTEMPTS = BUILD["metadata"]["attempts"]
 
 
@@ -37,6 +38,7 @@ rule fetch_metadata:
         """
         {PY} {SCRIPTS}/fetch_metadata.py \
             --source {METADATA_SOURCE:q} \
+            --subfolder={METADATA_SUBFOLDER:q} \
             --repo {params.repo:q} \
             --revision {params.revision:q} \
             --columns {params.columns:q} \

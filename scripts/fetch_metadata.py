@@ -81,6 +81,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--source", required=True, help="`hub`, or a mirror: a folder or a file:// URL")
     parser.add_argument("--repo", required=True, help="dataset repository, owner/name")
     parser.add_argument("--revision", required=True, help="40 hex digits")
+    parser.add_argument("--subfolder", default="", help="folder inside the repository or mirror")
     parser.add_argument("--columns", required=True, help="role=column pairs separated by spaces")
     parser.add_argument("--rows", type=int, required=True, help="pinned rows")
     parser.add_argument("--bytes", type=int, required=True, help="pinned size")
@@ -94,7 +95,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     check_revision(args.revision)
     fetch_metadata(
-        Source(args.source, args.repo, args.revision, "dataset"),
+        Source(args.source, args.repo, args.revision, "dataset", args.subfolder),
         FilePin(args.parquet.name, args.bytes, args.sha256),
         args.rows,
         parse_columns(args.columns),

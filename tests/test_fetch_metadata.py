@@ -315,6 +315,13 @@ def test_a_damaged_copy_is_noticed_and_replaced(tmp_path, hub):
     assert len(hub.gets("a.parquet")) == 2
 
 
+def test_files_in_a_folder_of_the_repository(tmp_path, hub):
+    hub.add("dataset", REPO, REVISION, {"data/train/a.parquet": GOOD}, lfs=True)
+    fetch(tmp_path, hub, subfolder="data/train")
+    assert [request.file for request in hub.gets("data/train/a.parquet")] == ["data/train/a.parquet"]
+    assert (tmp_path / "metadata/a.parquet").read_bytes() == GOOD
+
+
 @pytest.mark.parametrize("form", ["folder", "file URL"])
 def test_a_mirror_takes_the_hubs_place(tmp_path, form):
     mirror = tmp_path / "a mirror"

@@ -120,8 +120,9 @@ def test_a_killed_fetch_keeps_files_and_parts(tmp_path, hub, pins):
 def test_bytes_that_stay_wrong_are_refused_with_both_hashes(tmp_path, hub, pins):
     """R01."""
     hub.fault(FIRST, "flip", "flip", "flip")
-    printed = refused(hub, fetch_model, arguments(tmp_path, pins))
+    printed = refused(hub, fetch_model, arguments(tmp_path, pins, threads=1))
     assert FIRST in printed and f"expected sha256 {sha256(FILES[FIRST])} (pinned)" in printed
+    assert not hub.gets("processor/preprocessor_config.json")  # no further file is begun
     assert FIRST not in fetched(tmp_path) and not (tmp_path / "models/tiny/hub.json").exists()
 
 

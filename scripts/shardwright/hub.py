@@ -37,6 +37,10 @@ _BUSY = (408, 416, 425, 429)
 constants.HF_HUB_DISABLE_TELEMETRY = True
 
 
+def _url(source: Source, file: str) -> str:
+    return hf_hub_url(source.repo, source.path_of(file), repo_type=source.repo_type, revision=source.revision)
+
+
 def _page(source: Source) -> str:
     kind = "datasets/" if source.repo_type == "dataset" else ""
     return f"{constants.ENDPOINT}/{kind}{source.repo}"
@@ -134,7 +138,7 @@ def receive(source: Source, pin: FilePin, partial: Path, progress: Progress) -> 
         TransientFault: A dropped connection or a busy server; `partial` keeps what came.
         Stalled: The server sends next to nothing.
     """
-    url = hf_hub_url(source.repo, pin.file, repo_type=source.repo_type, revision=source.revision)
+    url = _url(source, pin.file)
     with _explained(source, source.describe(pin.file)):
         _check_offer(source, pin, url)
         with partial.open("ab") as writer:
@@ -198,9 +202,10 @@ def read_small(source: Source, listed: Listed) -> bytes:
         TransientFault: A dropped connection or a busy server.
     """
     subject = source.describe(listed.file)
-    url = hf_hub_url(source.repo, listed.file, repo_type=source.repo_type, revision=source.revision)
     with _explained(source, subject):
-        answer = get_session().get(url, headers=build_hf_headers(), follow_redirects=True)
+        answer = get_session().get(
+            _url(source, listed.file), headers=build_hf_headers(), follow_redirects=True
+        )
         hf_raise_for_status(answer)
     data = answer.content
     blob_id = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()

@@ -6,7 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from shardwright.files import find_path
@@ -36,12 +36,14 @@ class Source:
         repo: owner/name on the hub.
         revision: 40 hex digits.
         repo_type: `dataset` or `model`.
+        subfolder: Folder inside the repository (or mirror) that holds the files; empty for none.
     """
 
     place: str
     repo: str
     revision: str
     repo_type: str
+    subfolder: str = ""
 
     @property
     def is_hub(self) -> bool:
@@ -55,6 +57,11 @@ class Source:
             return Path(unquote(urlsplit(self.place).path))
         return find_path(self.place)
 
+    def path_of(self, file: str) -> str:
+        """The path of one file inside the repository or the mirror."""
+        return str(PurePosixPath(self.subfolder, file))
+
     def describe(self, file: str) -> str:
         """Name one file of this source for a message."""
-        return f"{self.repo}@{self.revision}/{file}" if self.is_hub else str(self.folder / file)
+        path = self.path_of(file)
+        return f"{self.repo}@{self.revision}/{path}" if self.is_hub else str(self.folder / path)

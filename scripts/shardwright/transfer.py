@@ -51,7 +51,7 @@ class Patience:
 
 
 def _copy_from_folder(source: Source, pin: FilePin, partial: Path, progress: Progress) -> None:
-    origin = source.folder / pin.file
+    origin = source.folder / source.path_of(pin.file)
     if not origin.is_file():
         raise BuildError(
             str(origin),
