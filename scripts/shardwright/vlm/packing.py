@@ -3,7 +3,8 @@
 A packed row goes to the model without an attention mask and with four rows of positions: the place of
 each token in its own sample, then Qwen's three axes (time, height, width). transformers finds the
 samples where the first row starts again, and keeps them apart: a block-diagonal mask (sdpa, eager) or
-variable-length attention (flash). Nothing here trusts that: `check_isolation` tries it on the model.
+variable-length attention (flash). It does so only when called with `use_cache=False`. Nothing here
+trusts that: `check_isolation` tries it on the model.
 """
 
 from __future__ import annotations
