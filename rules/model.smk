@@ -21,6 +21,7 @@ rule import_model:
     benchmark:
         "<root>/benchmarks/import_model/{model}.tsv"
     resources:
+        container="",
         mem_mb=8000,
         runtime=240,
     params:
@@ -30,7 +31,11 @@ rule import_model:
         gpus=MODEL["ranks"],
     shell:
         """
-        {PY} {SCRIPTS}/import_model.py \
+        {PY} {SCRIPTS}/run_ranks.py \
+            --expect-gpus {params.gpus:q} \
+            --container={resources.container:q} \
+            -- \
+            {SCRIPTS}/import_model.py \
             --hub {input.hub:q} \
             --class {params.kind:q} \
             --dtype {params.dtype:q} \
