@@ -10,21 +10,29 @@ import json
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import yaml
 from PIL import Image
 
 from helpers import CHECKOUT, SCRIPTS, child_env
+from image_server import ImageServer, Page, body
 from shardwright.config_check import check_against
+from shardwright.download.fetch import Fetcher
+from shardwright.download.fetch_error import FetchError
+from shardwright.download.resizer import PictureResizer, Stored
 from shardwright.download.settings import Content, Fetching
 from shardwright.download.triple import Triple, find_disagreement
+from shardwright.failures import CLASSES
 
 COLUMNS = "url=url text=text uid=uid face_bboxes=face_bboxes"
+PRIVATE = "private_address: the host is at a private, loopback or link-local address"
 QUICK = {
     "allow_private_addresses": True,
     "thread_count": 8,
@@ -152,3 +160,51 @@ def agrees(root: Path, rows: int) -> None:
     """Assert that shard 0 below `root` agrees with itself and has all its rows."""
     expected = [f"{number:010d}" for number in range(rows)]
     assert find_disagreement(Triple.inside(root / "raw", "00000000"), expected) is None
+
+
+def fetcher(**changes: Any) -> Fetcher:
+    """A fetcher with quick settings."""
+    return Fetcher(*settings(**changes))
+
+
+def failure(url: str, **changes: Any) -> str:
+    """The message with which fetching `url` fails."""
+    with pytest.raises(FetchError) as caught:
+        fetcher(**changes).fetch(url)
+    assert caught.value.kind in CLASSES
+    return str(caught.value)
+
+
+def fetched(page: Page, path: str = "/a.jpg", **changes: Any) -> bytes:
+    """The body that a page gives."""
+    with ImageServer({"*": page}) as server:
+        return fetcher(**changes).fetch(server.url(path)).read()
+
+
+def store(data: bytes, boxes: Sequence[Any] = (), **changes: Any) -> Stored:
+    """What the picture rules make of a file."""
+    return PictureResizer(settings(**changes)[0]).store(data, list(boxes))
+
+
+def pixels(stored: Stored) -> np.ndarray:
+    """The stored pixels, RGB."""
+    return np.asarray(Image.open(io.BytesIO(stored.jpeg)).convert("RGB")).astype(int)
+
+
+def refused(data: bytes, **changes: Any) -> str:
+    """The message with which a file is refused."""
+    with pytest.raises(FetchError) as caught:
+        store(data, **changes)
+    return str(caught.value)
+
+
+def pages(count: int) -> dict[str, Page]:
+    """Pages `/0.jpg`, `/1.jpg`, … of different photos."""
+    return {f"/{n}.jpg": body(photo(n)) for n in range(count)}
+
+
+def only_the_triple(root: Path) -> None:
+    """Assert that raw/ holds one shard's files and the scratch folder nothing."""
+    names = sorted(path.name for path in (root / "raw").iterdir())
+    assert names == ["00000000.parquet", "00000000.tar", "00000000_stats.json"]
+    assert not any((root / "scratch").iterdir())

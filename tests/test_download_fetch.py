@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import gzip
 import socket
-import ssl
-import subprocess
 import time
 
 import pytest
 
-from download_helpers import photo, settings
+from download_helpers import PRIVATE, failure, fetched, fetcher, photo
 from image_server import ImageServer, body, drip, endless, faulty_first, hang, moved
 from shardwright.download.addresses import is_public, literal_address
-from shardwright.download.fetch import Fetcher, split_url
+from shardwright.download.fetch import split_url
 from shardwright.download.fetch_error import FetchError
-from shardwright.failures import CLASSES
 
 PICTURE = photo(1)
 
@@ -24,22 +21,6 @@ PICTURE = photo(1)
 def no_proxy(monkeypatch):
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-
-
-def fetcher(**changes) -> Fetcher:
-    return Fetcher(*settings(**changes))
-
-
-def failure(url: str, **changes) -> str:
-    with pytest.raises(FetchError) as caught:
-        fetcher(**changes).fetch(url)
-    assert caught.value.kind in CLASSES
-    return str(caught.value)
-
-
-def fetched(page, path: str = "/a.jpg", **changes) -> bytes:
-    with ImageServer({"*": page}) as server:
-        return fetcher(**changes).fetch(server.url(path)).read()
 
 
 def test_a_byte_at_a_time_for_ever_ends_at_the_deadline():
@@ -210,9 +191,6 @@ def with_dns(monkeypatch, **hosts: list[str]) -> list[str]:
     return asked
 
 
-PRIVATE = "private_address: the host is at a private, loopback or link-local address"
-
-
 def test_private_addresses_are_refused_however_they_are_written():
     with ImageServer({"*": body(PICTURE)}) as server:
         port = server.server_address[1]
@@ -287,97 +265,3 @@ def test_a_gzip_body_cut_short_or_not_gzip_at_all():
         assert failure(server.url("/"), retries=0) == "incomplete: the compressed body ends early"
     with ImageServer({"*": body(PICTURE, Content_Encoding="gzip")}) as server:
         assert failure(server.url("/")).startswith("not_an_image: ")
-
-
-# Opt-outs, user agent, proxy, TLS
-
-
-@pytest.mark.parametrize(
-    ("tag", "refused"),
-    [
-        ("noai", True), ("NoImageAI, nofollow", True), ("all", False), ("noarchive", False), ("none", True),
-        ("googlebot: noindex", False), ("firefox: noai", True), ("max-image-preview: large, noai", True),
-        ("unavailable_after: 25 Jun 2030 15:00:00 PST", False),
-    ],
-)  # fmt: skip
-def test_opt_outs_are_honoured(tag, refused):
-    with ImageServer({"*": body(PICTURE, X_Robots_Tag=tag)}) as server:
-        if refused:
-            assert failure(server.url("/")) == "disallowed: X-Robots-Tag"
-            assert server.seen["/"] == 1
-        else:
-            assert fetcher().fetch(server.url("/")).read() == PICTURE
-        assert fetcher(respect_robots_tag=False).fetch(server.url("/")).read() == PICTURE
-
-
-def test_the_user_agent_is_the_configured_one():
-    """R15: hosts answer 403 to agents they do not like."""
-
-    def page(handler):
-        handler.send(200 if handler.headers["User-Agent"] == "welcome/1.0" else 403, PICTURE)
-
-    assert fetched(page, user_agent="welcome/1.0") == PICTURE
-    with ImageServer({"*": page}) as server:
-        assert failure(server.url("/")) == "http_4xx: 403 Forbidden"
-
-
-def test_the_configured_proxy_gets_the_whole_url_and_its_login():
-    with ImageServer({"*": body(PICTURE)}) as proxy:
-        address = f"http://me:secret@127.0.0.1:{proxy.server_address[1]}"
-        assert fetcher(proxy=address).fetch("http://far.example/a.jpg").read() == PICTURE
-        path, headers = proxy.requests[0]
-    assert path == "http://far.example/a.jpg"
-    assert headers["Host"] == "far.example" and headers["Proxy-Authorization"] == "Basic bWU6c2VjcmV0"
-
-
-def test_the_proxy_of_the_environment_is_used(monkeypatch):
-    with ImageServer({"*": body(PICTURE)}) as proxy:
-        monkeypatch.setenv("http_proxy", proxy.url(""))
-        assert fetcher().fetch("http://far.example/a.jpg").read() == PICTURE
-
-
-def test_a_proxy_does_not_open_private_addresses():
-    with ImageServer({"*": body(PICTURE)}) as proxy:
-        message = failure("http://127.0.0.1/a.jpg", proxy=proxy.url(""), allow_private_addresses=False)
-        assert message == PRIVATE and not proxy.requests
-
-
-def test_a_dead_proxy_is_named():
-    assert failure("http://far.example/", proxy="http://127.0.0.1:9").startswith("connect: the proxy is not")
-
-
-@pytest.fixture(scope="module")
-def self_signed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-keyout", folder / "key.pem", "-out", folder / "cert.pem", "-days", "2", "-subj", "/CN=127.0.0.1",
-         "-addext", "subjectAltName=IP:127.0.0.1,DNS:far.example"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    return context, folder / "cert.pem"
-
-
-def test_a_bad_certificate_is_refused_and_counted_apart(self_signed, monkeypatch):
-    """R14: checks stay on; the opt-out is explicit; a known CA passes."""
-    context, certificate = self_signed
-    with ImageServer({"*": body(PICTURE)}, tls=context) as server:
-        assert failure(server.url("/")).startswith("tls: certificate refused (self")
-        assert fetcher(verify_tls=False).fetch(server.url("/")).read() == PICTURE
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        assert fetcher().fetch(server.url("/")).read() == PICTURE
-
-
-def test_https_goes_through_a_proxy_by_tunnel(self_signed, monkeypatch):
-    context, certificate = self_signed
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    with ImageServer({"/a.jpg": body(PICTURE)}, tls=context) as server, ImageServer() as proxy:
-        assert failure("https://far.example/a.jpg", proxy=proxy.url("")) == (
-            "connect: the proxy refused the tunnel (403)"
-        )
-        proxy.tunnel_to = server.server_address
-        assert fetcher(proxy=proxy.url("")).fetch("https://far.example/a.jpg").read() == PICTURE
-        assert proxy.requests[-1][0] == "CONNECT far.example:443"
-        assert [path for path, _ in server.requests] == ["/a.jpg"]
