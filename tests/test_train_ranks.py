@@ -44,7 +44,7 @@ def test_two_ranks_agree_with_one(tmp_path):
             scenarios.pop("experts")
         groups[kind] = RankGroup(2, tmp_path / f"{kind}.log", train_scenarios, scenarios, tmp_path / kind)
     for group in groups.values():
-        assert set(group.wait(150)) == {0}, group.log.read_text()[-4000:]
+        assert set(group.wait()) == {0}, group.log.read_text()[-4000:]
     for name in SCENARIOS:
         alone, records = result(tmp_path / "one", name)
         for kind in ("ddp", "fsdp2"):
@@ -66,7 +66,7 @@ def test_one_bad_rank_stops_all_of_them_by_name(tmp_path):
     """R42: a loss that is not finite on one rank stops both, names its samples, and nothing hangs."""
     scenario = {"bad": {"ranks_per_node": 2, "nan_at": 5, "parallel": "fsdp2"}}
     group = RankGroup(2, tmp_path / "log", train_scenarios, scenario, tmp_path)
-    assert group.wait(60) == [1, 1]
+    assert group.wait() == [1, 1]
     text = group.log.read_text()
     assert text.count("step 3: found a loss that is not finite") == 2
     assert all(uid in text for uid in make_batch(5, 2)["uids"])
@@ -86,7 +86,7 @@ def test_validation_of_fewer_batches_than_ranks_is_right(tmp_path):
     assert losses[0] == pytest.approx(losses[1], abs=1e-5) and len(losses[0]) == 2
     empty = {"none": short | {"num_val": 0}}
     group = RankGroup(2, tmp_path / "log2", train_scenarios, empty, tmp_path)
-    assert group.wait(60) == [1, 1]
+    assert group.wait() == [1, 1]
     assert "the val split: found no sample with a supervised token" in group.log.read_text()
 
 
@@ -98,12 +98,12 @@ def test_sigterm_on_two_ranks_saves_and_resumes_to_the_same_bits(tmp_path):
         group = RankGroup(2, tmp_path / "part.log", train_scenarios, {"part": scenario}, tmp_path)
         metrics = tmp_path / "part/metrics.jsonl"
         seen = len(metrics.read_text()) if metrics.exists() else 0
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while not metrics.exists() or len(metrics.read_text()) < seen + 300:
             assert time.monotonic() < deadline, group.log.read_text()[-3000:]
             time.sleep(0.05)
         group.signal(number)
-        assert group.wait(60) == expected, group.log.read_text()[-3000:]
+        assert group.wait() == expected, group.log.read_text()[-3000:]
     run_ranks(2, tmp_path / "part.log", train_scenarios, {"part": scenario}, tmp_path)
     whole, part = (result(tmp_path, name) for name in ("whole", "part"))
     assert all(torch.equal(whole[0][key], part[0][key]) for key in whole[0])

@@ -27,15 +27,15 @@ def _become(rank: int, world_size: int, port: int, log: str, work: Callable, arg
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"OMP_NUM_THREADS": "1", "SHARDWRIGHT_LAUNCHED": "1"}
-    stream = open(log, "a", buffering=1)  # noqa: SIM115
-    os.dup2(stream.fileno(), 1)
-    os.dup2(stream.fileno(), 2)
-    sys.stdout = sys.stderr = stream
+    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    sys.stdout = sys.stderr = stream = os.fdopen(handle, "a", buffering=1)
     try:
         status = work(*args) or 0
     except SystemExit as end:
         status = int(end.code or 0)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the last stop of a forked process
         traceback.print_exc()
         status = 1
     stream.flush()
@@ -56,7 +56,7 @@ class RankGroup:
         for process in self.ranks:
             process.start()
 
-    def wait(self, deadline_s: float = 90) -> list[int]:
+    def wait(self, deadline_s: float = 200) -> list[int]:
         """Exit statuses of all ranks; ranks still running at the deadline are killed and fail the test."""
         end = time.monotonic() + deadline_s
         for process in self.ranks:

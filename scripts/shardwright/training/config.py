@@ -19,7 +19,7 @@ FREE_KEYS = frozenset(
     {
         *("run", "nodes", "ranks_per_node", "loader_workers", "data_micro_batch_size"),
         *("log_every", "validation_every", "validation_batches", "checkpoint_every", "keep_last"),
-        *("max_drop_share", "sigterm_grace_s", "tensorboard", "wandb_project"),
+        *("max_drop_share", "sigterm_grace_s", "tensorboard", "wandb_project", "learning_facts"),
     }
 )
 

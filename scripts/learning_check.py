@@ -1,0 +1,71 @@
+"""Ask the base and the trained model about held-out pictures, and count how often each is right."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from shardwright.errors import run_cli
+from shardwright.files import sole_writer, write_json
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Parse the command line, ask, write the report, fail if nothing was learned."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--manifest", type=Path, required=True, help="energon/manifest.json")
+    parser.add_argument("--import-report", type=Path, required=True, help="models/<model>/import.json")
+    parser.add_argument("--merged", type=Path, required=True, help="train/<run>/export/merged")
+    parser.add_argument("--limits", type=json.loads, required=True, help="budgets of a sample, JSON")
+    parser.add_argument("--facts", default="", help="facts to look at: name=word word;name=word ...")
+    parser.add_argument("--samples", type=int, default=200, help="pictures to ask about at most")
+    parser.add_argument("--report", type=Path, required=True, help="report to write, JSON")
+    args = parser.parse_args(argv)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    with sole_writer(args.report):
+        check(args)
+
+
+def check(args: argparse.Namespace) -> dict[str, Any]:
+    """Ask both models; write and return the report.
+
+    Raises:
+        BuildError: The trained model is not right more often.
+    """
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    from shardwright.training import grading
+    from shardwright.vlm.budgets import Limits, set_pixel_limits
+    from shardwright.vlm.models import load_imported, load_processor
+
+    tars = json.loads(args.manifest.read_text())["tars"]
+    names = {split: [tar["name"] for tar in tars if tar["split"] == split] for split in ("train", "val")}
+    samples = grading.read_split(args.manifest.parent, names["val"])[: args.samples]
+    train = [sample["caption"] for sample in grading.read_split(args.manifest.parent, names["train"])]
+    captions = [sample["caption"] for sample in samples]
+    facts = grading.parse_facts(args.facts)
+    base, _ = load_imported(args.import_report.parent / "import", torch.float32, torch.device("cpu"))
+    trained = AutoModelForImageTextToText.from_pretrained(args.merged, dtype=torch.float32)
+    processor = load_processor(args.merged)
+    set_pixel_limits(processor, Limits(**args.limits))
+    said = {who: grading.describe(m, processor, samples) for who, m in (("base", base), ("trained", trained))}
+    right = {who: grading.grade(texts, captions, facts) for who, texts in said.items()}
+    right["blind"] = grading.blind_guess(train, captions, facts)
+    answers = [
+        {"uid": sample["uid"], "caption": sample["caption"], **{who: said[who][n] for who in said}}
+        for n, sample in enumerate(samples)
+    ]
+    report = {"num_pictures": len(samples), "right": right, "answers": answers}
+    write_json(args.report, report)
+    for name in right["trained"]:
+        counts = ", ".join(f"{who} {right[who][name]}" for who in ("base", "blind", "trained"))
+        print(f"{name} right, of {len(samples)} held-out pictures: {counts}", flush=True)
+    grading.check_learned(right, len(samples))
+    return report
+
+
+if __name__ == "__main__":
+    run_cli(main)
