@@ -33,7 +33,6 @@ from photos import with_comment
 from shardwright import verdicts
 
 Member = tuple[str, bytes]
-SUFFIXES = ("jpg", "json", "txt")
 MTIME = 1_700_000_000.25
 RECORD_BYTES = 10240
 ERROR_MESSAGES = (
@@ -108,13 +107,7 @@ def _metadata(uid: str, key: str, rng: random.Random) -> dict[str, Any]:
         "url": f"http://images.example.invalid/{uid[:8]}.jpg",
         "key": key,
         "status": "success",
-        "error_message": None,
-        "width": None,
-        "height": None,
-        "original_width": None,
-        "original_height": None,
-        "exif": None,
-        "sha256": None,
+        **dict.fromkeys(ROW_SCHEMA.names[6:]),
     }
 
 

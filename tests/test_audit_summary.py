@@ -10,7 +10,13 @@ from audit_helpers import audit, small_photos, small_shard, write_config
 from helpers import jobs_by_rule, run_program, snakemake
 from raw_shards import make_rows, spoil, write_shard
 from shardwright import verdicts
-from shardwright.audit_advice import dominance_warnings, failure_rows, failures_tsv, picture_warnings
+from shardwright.audit_advice import (
+    SUSPECTS,
+    dominance_warnings,
+    failure_rows,
+    failures_tsv,
+    picture_warnings,
+)
 from shardwright.audit_gates import Requirements, low_shard_warnings, summarise
 from shardwright.audit_totals import sum_reports
 from shardwright.errors import BuildError
@@ -24,7 +30,7 @@ def make_totals(usable=62, failures=None, attempts=100, missing=(), **drops):
         "failures": failures,
         "verdicts": dict.fromkeys(verdicts.AUDIT_VERDICTS, 0) | {"keep": usable} | drops,
         "samples": usable + sum(drops.values()),
-        "counts": {"near_constant": 0, "sideways": 0, "stated_size_wrong": 0},
+        "counts": dict.fromkeys(SUSPECTS, 0),
         "repeated_images": {"extra_samples": 0, "top": {}},
         "num_shards": 2,
         "missing_shards": list(missing),
@@ -148,10 +154,15 @@ def test_a_shard_far_below_the_others_is_named():
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("near_constant", "show next to nothing"), ("sideways", "lie on their side")]
+    ("name", "text"),
+    [
+        ("near_constant", "show next to nothing"),
+        ("sideways", "lie on their side"),
+        ("unclean_captions", "have captions with control characters or chat tokens"),
+    ],
 )
 def test_suspect_pictures_are_warned_of(name, text):
-    """S01, R20: white pictures with real captions; pictures stored on their side."""
+    """S01, S16, R20: white pictures with real captions; pictures stored on their side."""
     totals = make_totals(usable=1000, attempts=1000)
     totals["counts"][name] = 4
     assert picture_warnings(totals) == []

@@ -119,6 +119,7 @@ class ShardCounts:
         assert jpeg is not None and judged.caption_chars is not None
         self.shapes.add(judged.sample.jpg.size, jpeg.width, jpeg.height, judged.caption_chars)
         self.counts["grey"] += jpeg.mode == "L"
+        self.counts["unclean_captions"] += not judged.caption_clean
         self.counts["stated_size_wrong"] += judged.stated_size != (jpeg.width, jpeg.height)
         if jpeg.near_constant:
             self.near_constant.append(judged.sample.key)

@@ -43,6 +43,7 @@ REASON_ADVICE = {
 SUSPECT_SHARE = 0.005
 MIN_SUSPECTS = 5
 SUSPECTS = {
+    "unclean_captions": "have captions with control characters or chat tokens such as <|im_end|>",
     "near_constant": "show next to nothing (one colour): 16-bit originals may have been clipped to white",
     "sideways": "lie on their side: the download did not apply their EXIF orientation",
     "stated_size_wrong": "have another size than their metadata says: the raw shards are not img2dataset's",

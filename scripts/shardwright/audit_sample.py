@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardwright import verdicts
+from shardwright.captions import clean_caption
 from shardwright.errors import BuildError
 from shardwright.jpeg import BadJpeg, JpegFacts, probe_jpeg
 from shardwright.rawshard import RawSample
@@ -42,6 +43,7 @@ class Judged(NamedTuple):
     jpg_sha256: str
     json_sha256: str
     caption_chars: int | None
+    caption_clean: bool
     num_face_boxes: int
     adjustments: tuple[str, ...]
     sideways: bool
@@ -138,6 +140,7 @@ def judge_sample(sample: RawSample, jpg: bytes, meta: bytes, txt: bytes, expecte
         hashlib.sha256(jpg).hexdigest(),
         hashlib.sha256(meta).hexdigest(),
         None if caption is None else len(caption),
+        caption is None or clean_caption(caption, max_chars=len(caption)) == caption,
         len(boxes) if isinstance(boxes, list) else 0,
         adjustments,
         _is_turned(metadata.get("exif")) and not any(name.startswith(_TURNED_BACK) for name in adjustments),
