@@ -21,6 +21,7 @@ from PIL import Image, ImageOps
 
 import make_example
 from helpers import CHECKOUT, SCRIPTS, child_env
+from shardwright import example_rows
 from shardwright.example_pictures import bomb, draw_scene, picture
 from shardwright.example_scenes import COLOURS, background, caption, random_scene, things
 from shardwright.example_server import ExampleServer, picture_at
@@ -79,7 +80,7 @@ def test_the_solid_set_validates_on_colours_it_does_not_train_on():
         colours[bool(is_validation)].add(row["text"])
         shade = Image.open(io.BytesIO(picture_at(row["url"].removeprefix(START)))).getpixel((0, 0))
         name = row["text"].removeprefix("The image is ").rstrip(".")
-        assert np.abs(np.subtract(shade, make_example.SOLID_COLOURS[name])).max() <= 12
+        assert np.abs(np.subtract(shade, example_rows.SOLID_COLOURS[name])).max() <= 12
     assert [len(colours[key]) for key in (False, True)] == [4, 2]
     assert not colours[True] & colours[False]
 
@@ -87,17 +88,17 @@ def test_the_solid_set_validates_on_colours_it_does_not_train_on():
 def test_the_rows_hold_what_the_example_promises(rows):
     """A third of the URLs fail at first, enough samples remain, and the metadata has its own faults."""
     behaviours = collections.Counter(row["url"].split("/")[3] for row in rows)
-    assert set(make_example.BEHAVIOURS) - {"gone", "refused"} <= set(behaviours)
+    assert set(example_rows.BEHAVIOURS) - {"gone", "refused"} <= set(behaviours)
     at_first = sum(
         count
-        for name, count in make_example.BEHAVIOURS.items()
+        for name, count in example_rows.BEHAVIOURS.items()
         if name not in ("redirect", "wrong-type", "chunked")
     )
     assert 0.28 < at_first / len(rows) < 0.4
     captions = [row["text"] for row in rows]
     assert sum(not (text or "").strip() for text in captions) == 4
     assert sum("<|" in (text or "") for text in captions) == 4
-    assert len({row["uid"] for row in rows}) == len(rows) - make_example.NUM_DOUBLED_UIDS
+    assert len({row["uid"] for row in rows}) == len(rows) - example_rows.NUM_DOUBLED_UIDS
     assert any(row["face_bboxes"] is None for row in rows)
 
 
