@@ -22,6 +22,7 @@ CONVERSATION_SUFFIX = ".conversation.json"
 MAX_MEMBER_BYTES = 8**11 - 1
 WRITE_BYTES = 4 << 20
 SYNC_BYTES = 64 << 20
+MAX_PIECES = 1024  # of one writev call, on Linux
 _PADDING = bytes(BLOCK)
 
 
@@ -50,7 +51,7 @@ class HeaderTemplate:
 
 
 class TarWriter:
-    """Writes samples to a tar; a thread of its own hashes, writes and syncs while the caller reads on.
+    """Hashes and writes samples to a tar; a thread of its own writes and syncs while the caller reads on.
 
     Args:
         path: The file to write (a scratch name: the caller renames it).
@@ -83,14 +84,11 @@ class TarWriter:
         if len(name) != UID_CHARS or max(image_size, conversation_size) > MAX_MEMBER_BYTES:
             raise ValueError(f"{uid!r}: not a uid of {UID_CHARS} characters, or a member above 8 GiB")
         self.offsets.append(self.size)
-        self._pieces += (
-            self._image.header(name, image_size),
-            image,
-            _PADDING[: -image_size % BLOCK],
-            self._conversation.header(name, conversation_size),
-            conversation,
-            _PADDING[: -conversation_size % BLOCK],
-        )
+        conversation_header = self._conversation.header(name, conversation_size)
+        self._put(self._image.header(name, image_size))
+        self._put(image)
+        self._put(_PADDING[: -image_size % BLOCK] + conversation_header + conversation)
+        self._put(_PADDING[: -conversation_size % BLOCK])
         self.size += 2 * BLOCK + padded(image_size) + padded(conversation_size)
         if self.size - self._flushed >= WRITE_BYTES:
             self._flush()
@@ -99,11 +97,15 @@ class TarWriter:
         """Close the tar with zero blocks to a whole record; return its SHA-256."""
         self.offsets.append(self.size)
         end = bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD)
-        self._pieces.append(end)
+        self._put(end)
         self.size += len(end)
         self._flush()
         self._wait()
         return self._digest.hexdigest()
+
+    def _put(self, piece: bytes | memoryview) -> None:
+        self._digest.update(piece)
+        self._pieces.append(piece)
 
     def _flush(self) -> None:
         self._wait()
@@ -115,12 +117,15 @@ class TarWriter:
             self._writing.result()
 
     def _write(self, pieces: list[bytes | memoryview]) -> None:
-        block = b"".join(pieces)
-        self._digest.update(block)
-        rest = memoryview(block)
-        while rest:
-            rest = rest[os.write(self._stream.fileno(), rest) :]
-        self._synced += len(block)
+        for start in range(0, len(pieces), MAX_PIECES):
+            batch = pieces[start : start + MAX_PIECES]
+            size = sum(map(len, batch))
+            written = os.writev(self._stream.fileno(), batch)
+            if written < size:  # the kernel may stop early: write the rest as one block
+                rest = memoryview(b"".join(batch))[written:]
+                while rest:
+                    rest = rest[os.write(self._stream.fileno(), rest) :]
+            self._synced += size
         if self._synced >= SYNC_BYTES:  # keeps the disk busy from the start, not only at the end
             os.fdatasync(self._stream.fileno())
             self._synced = 0
