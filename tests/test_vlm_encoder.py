@@ -6,6 +6,10 @@ import json
 import shutil
 
 import pytest
+
+from shardwright.errors import BuildError
+from shardwright.vlm import budgets
+from shardwright.vlm.budgets import Dropped
 from vlm_helpers import (
     MODEL,
     conversation,
@@ -16,10 +20,6 @@ from vlm_helpers import (
     make_sample,
     raw_sample,
 )
-
-from shardwright.errors import BuildError
-from shardwright.vlm import budgets
-from shardwright.vlm.budgets import Dropped
 
 END = "<|im_end|>"
 
@@ -97,6 +97,8 @@ def test_every_answer_of_a_longer_talk_is_supervised(encoder):
     assert supervised(encoder, encoded) == f"first answer{END}second answer{END}"
     # The control token in the user's words became text: four turns, four ends of turn.
     assert encoded.input_ids.tolist().count(encoder.chat.end_of_turn) == 4
+    assert encoder.counted()["adjusted"][budgets.NEUTRALISED_CONTROL_TOKEN] >= 1
+    assert drop_reason(make_encoder(control_tokens="drop"), sample) == budgets.CONTROL_TOKEN
 
 
 def test_control_tokens_can_be_dropped_instead():
@@ -118,7 +120,10 @@ def test_control_tokens_can_be_dropped_instead():
         (budgets.BAD_CONVERSATION, {"members": {"conversation.json": b"{"}}),
         (budgets.BAD_CONVERSATION, {"members": {"conversation.json": None}}),
         (budgets.BAD_CONVERSATION, {"members": {"conversation.json": b'{"conversation": []}'}}),
-        (budgets.BAD_CONVERSATION, {"caption": None, "members": {"conversation.json": b'{"conversation": 3}'}}),
+        (
+            budgets.BAD_CONVERSATION,
+            {"caption": None, "members": {"conversation.json": b'{"conversation": 3}'}},
+        ),
         (
             budgets.BAD_CONVERSATION,
             {"members": {"conversation.json": conversation("x", "1").replace(b'"x"', b'"\\ud800"')}},
@@ -178,6 +183,34 @@ def test_what_cannot_shrink_is_dropped():
     assert both.visual["image_grid_thw"].shape == (2, 3)
 
 
+def test_a_video_is_thinned_to_its_budget():
+    """data.max_num_frames: a video of seven frames is read as three, first and last too, and counted."""
+    talk = json.loads(conversation("it moves", "1"))
+    talk["conversation"][0]["content"][0] = {"type": "video", "num_frames": 7}
+    frames = {f"frame{place}.jpg": make_picture(place, (32 + 32 * place, 32)) for place in range(7)}
+    members = {"image.jpg": None, "conversation.json": json.dumps(talk).encode(), **frames}
+    sample, encoder = make_sample(1, members=members), make_encoder(max_num_frames=3, max_pixels=65536)
+    grids = encoder.encode(raw_sample(sample)).visual["image_grid_thw"].tolist()
+    assert [width // 2 for _, _, width in grids] == [1, 4, 7]
+    assert encoder.counted()["adjusted"] == {budgets.THINNED_FRAMES: 1}
+    assert len(make_encoder().encode(raw_sample(sample)).visual["image_grid_thw"]) == 7
+    talk["conversation"][0]["content"][0] = {"type": "video"}
+    sample["members"]["conversation.json"] = json.dumps(talk).encode()
+    assert drop_reason(encoder, sample) == budgets.UNSUPPORTED_CONTENT
+
+
+def test_a_sample_of_exactly_seq_length_is_left_alone():
+    """Only a token more than data.seq_length shrinks a picture."""
+    sample = raw_sample(make_sample(1, "a small red square", size=(128, 128)))
+    length = len(make_encoder().encode(sample).input_ids)
+    exact = make_encoder(seq_length=length)
+    assert len(exact.encode(sample).input_ids) == length
+    assert exact.counted()["adjusted"] == {}
+    short = make_encoder(seq_length=length - 1)
+    assert len(short.encode(sample).input_ids) < length
+    assert short.counted()["adjusted"] == {budgets.SHRUNK_TO_SEQ_LENGTH: 1}
+
+
 def test_a_tokenizer_with_a_hidden_length_cuts_nothing(tmp_path):
     """R39: model_max_length and a truncation saved in tokenizer.json are not obeyed."""
     from shardwright.vlm import models
@@ -221,7 +254,7 @@ def test_ignored_pixel_limits_are_noticed(monkeypatch):
     monkeypatch.setattr(
         type(processor.image_processor), "resize", lambda self, images, *args, **kwargs: images[..., :64, :64]
     )
-    with pytest.raises(BuildError, match="tokens for a probe image of 1200 × 800 px; expected"):
+    with pytest.raises(BuildError, match=r"4 tokens for a probe image .* expected .* 1 to 64 tokens"):
         budgets.set_pixel_limits(processor, limits(max_pixels=65536))
     with pytest.raises(BuildError, match=r"data.min_pixels: found 9000, above data.max_pixels 4096"):
         limits(min_pixels=9000)

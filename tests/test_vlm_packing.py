@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from train_helpers import tiny_model
-from vlm_helpers import MODEL, make_encoder, make_sample, raw_sample
 
 from shardwright.errors import BuildError
 from shardwright.vlm.packing import check_can_pack, check_isolation, sample_positions
+from train_helpers import tiny_model
+from vlm_helpers import MODEL, make_encoder, make_sample, raw_sample
 
 CPU = torch.device("cpu")
 SIZES = [(64, 48), (96, 32), (40, 120)]
@@ -105,17 +105,19 @@ def test_a_leak_is_noticed(monkeypatch):
     from transformers import masking_utils
 
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda position_ids: None)
-    with pytest.raises(BuildError, match=r"packing: found logits of a sample that move by .* Next: set train"):
+    with pytest.raises(
+        BuildError, match=r"packing: found logits of a sample that move by .* Next: set train"
+    ):
         check_isolation(load_model(), CPU)
 
 
 def test_packing_is_refused_where_it_cannot_be():
-    """Micro batch 1, layers with a state (Qwen3.5, Qwen3.6), an attention nobody proved: each with its reason."""
+    """Micro batch 1, layers with a state (Qwen3.6), an attention nobody proved: refused, with the reason."""
     from transformers import Qwen3_5MoeConfig
 
     model = load_model()
     check_can_pack(model.config, 2)
-    with pytest.raises(BuildError, match="true with train.micro_batch_size 1"):
+    with pytest.raises(BuildError, match=r"true with train.micro_batch_size 1"):
         check_can_pack(model.config, 1)
     with pytest.raises(BuildError, match="linear_attention, which carry a state from one sample"):
         check_can_pack(Qwen3_5MoeConfig(), 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from PIL import Image
@@ -31,8 +32,6 @@ NEUTRALISED_CONTROL_TOKEN = "neutralised_control_token"
 SHRUNK_TO_VISUAL_BUDGET = "shrunk_to_visual_budget"
 SHRUNK_TO_SEQ_LENGTH = "shrunk_to_seq_length"
 THINNED_FRAMES = "thinned_frames"
-
-PROBE_SIZES_PX = ((1200, 800), (61, 400), (24, 24))
 
 
 class Dropped(Exception):
@@ -78,23 +77,25 @@ def set_pixel_limits(processor: Any, limits: Limits) -> None:
     """Set the pixel limits where the image processor reads them, and prove it on probe images.
 
     Arguments named `max_pixels` are accepted and ignored by some versions (R38): only the `size`
-    keys count.
+    keys count. One probe has twice `max_pixels`, the other a quarter of `min_pixels`.
 
     Raises:
         BuildError: A probe image's grid is not the one that the limits ask for.
     """
     images = processor.image_processor
     images.size = {"shortest_edge": limits.min_pixels, "longest_edge": limits.max_pixels}
-    for size in PROBE_SIZES_PX:
+    token_pixels = (images.patch_size * images.merge_size) ** 2
+    most, least = max(1, limits.max_pixels // token_pixels), limits.min_pixels // token_pixels
+    for area, low, high in ((2 * limits.max_pixels, 1, most), (limits.min_pixels / 4, least, inf)):
+        size = (max(1, round((area * 1.5) ** 0.5)), max(1, round((area / 1.5) ** 0.5)))
         grid = images([Image.new("RGB", size)], return_tensors="pt")["image_grid_thw"]
         found = int(grid.prod()) // images.merge_size**2
         expected = num_visual_tokens(images, size, limits.min_pixels, limits.max_pixels)
-        most = max(limits.max_pixels, limits.min_pixels) // (images.patch_size * images.merge_size) ** 2
-        if found != expected or found > max(most, 1) * 2:
+        if found != expected or not low <= found <= high:
             raise BuildError(
                 f"{type(images).__name__}",
                 found=f"{found} tokens for a probe image of {size[0]} × {size[1]} px",
-                expected=f"{expected}, at most about {most}, from data.min_pixels and data.max_pixels",
+                expected=f"{expected}, and {least} to {most} tokens from data.min_pixels and data.max_pixels",
                 next_step="this version of transformers reads the limits elsewhere; pin the one in envs/",
             )
 

@@ -36,8 +36,8 @@ class StoredAnswers:
     def __exit__(self, *_: object) -> None:
         self._index.close()
 
-    def __getitem__(self, key: str) -> list[str]:
-        part = self._index.get_sample_part(key, CONVERSATION)
+    def __getitem__(self, uid: str) -> list[str]:
+        part = self._index.get_sample_part(uid, CONVERSATION)
         with (self._dataset / self._tars[part.tar_file_id]).open("rb") as tar:
             tar.seek(part.raw_byte_offset)
             turns = json.loads(tar.read(part.raw_byte_size))["conversation"]
@@ -87,17 +87,17 @@ class BatchCheck:
         if int(batch["input_ids"].max()) >= self._vocab_size:
             self._fault(batch["uids"], f"token {int(batch['input_ids'].max())} of {self._vocab_size}")
         self.grids += grids
-        for row, (key, uid) in enumerate(zip(batch["keys"], batch["uids"], strict=True)):
+        for row, uid in enumerate(batch["uids"]):
             length = int(batch["attention_mask"][row].sum())
             ids, labels = batch["input_ids"][row, :length], batch["labels"][row, :length]
-            self._add_row(key, uid, ids, labels, int(is_image[row].sum()))
+            self._add_row(uid, ids, labels, int(is_image[row].sum()))
 
-    def _add_row(self, key: str, uid: str, ids: torch.Tensor, labels: torch.Tensor, num_visual: int) -> None:
+    def _add_row(self, uid: str, ids: torch.Tensor, labels: torch.Tensor, num_visual: int) -> None:
         limits, chat = self._encoder.limits, self._encoder.chat
         supervised = labels[labels != IGNORED].tolist()
         said = chat.decode(supervised)
         end = chat.decode([chat.end_of_turn])
-        expected = "".join(chat.normalize(answer) + end for answer in self._stored[key])
+        expected = "".join(chat.normalize(answer) + end for answer in self._stored[uid])
         if not supervised:
             self._fault([uid], "no supervised token")
         elif said != expected:

@@ -10,12 +10,15 @@ from megatron.energon import Cooker, CrudeSample, Sample, SkipSample, TaskEncode
 from megatron.energon.edataclass import edataclass
 from megatron.energon.errors import FatalSampleError
 from megatron.energon.task_encoder.base import stateless
+from megatron.energon.worker import WorkerConfig
 from megatron.energon.wrappers.base import BaseWrapperDataset
+from megatron.energon.wrappers.repeat_dataset import RepeatDataset
 
 from shardwright.vlm import budgets
 from shardwright.vlm.budgets import Dropped, Limits, fit_pixels, open_image, set_pixel_limits
 from shardwright.vlm.packing import pack_rows
-from shardwright.vlm.supervision import IGNORED, ChatFormat, read_turns
+from shardwright.vlm.shuffling import ShuffleWithinEpoch
+from shardwright.vlm.supervision import IGNORED, ChatFormat, read_turns, spread_videos
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp")
 CONVERSATION = "conversation.json"
@@ -37,7 +40,6 @@ class RawSample(Sample):
 class EncodedSample(Sample):
     """A sample as the model reads it. `visual` holds pixel_values and image_grid_thw, or nothing."""
 
-    uid: str
     input_ids: torch.Tensor
     labels: torch.Tensor
     mm_token_type_ids: torch.Tensor
@@ -90,35 +92,27 @@ class VLMTaskEncoder(TaskEncoder):
         Raises:
             Dropped: A named rule speaks against it.
         """
-        adjusted: list[str] = []
-        turns, uid = read_turns(raw.conversation)
-        wanted = sum(part["type"] == "image" for turn in turns for part in turn["content"])
-        if not raw.images:
-            raise Dropped(budgets.NO_IMAGE, "no image member")
-        if wanted != len(raw.images):
-            raise Dropped(
-                budgets.IMAGE_COUNT_MISMATCH, f"{wanted} in the conversation, {len(raw.images)} stored"
-            )
-        if wanted > self.limits.max_num_images:
-            raise Dropped(budgets.TOO_MANY_IMAGES, f"{wanted} images")
-        images = [open_image(data, self.limits) for data in raw.images]
-        texts, words = self.chat.split(turns)
-        answers = []
-        for word in words:
-            ids, spelled_out = self.chat.encode_answer(word)
-            answers.append(ids)
-            adjusted += [budgets.NEUTRALISED_CONTROL_TOKEN] * spelled_out
-        num_text = sum(map(len, answers)) + sum(len(self.chat.encode(text)) for text in texts) - wanted
+        turns = read_turns(raw.conversation)
+        turns, members, num_thinned = spread_videos(turns, raw.images, self.limits)
+        images = [open_image(data, self.limits) for data in members]
+        texts, words, num_broken = self.chat.split(turns)
+        encoded = [self.chat.encode_answer(word) for word in words]
+        answers = [ids for ids, _ in encoded]
+        prompts = sum(len(self.chat.encode(text)) for text in texts[:-1])
+        num_text = prompts - len(images) + sum(len(ids) for ids in answers) + 1  # one end of turn
         pixels, shrunk = fit_pixels(
             self.processor.image_processor, [image.size for image in images], num_text, self.limits
         )
-        adjusted += [shrunk] * bool(shrunk)
         ids, labels, visual = self._join(texts, answers, images, pixels)
-        self._adjusted.update(adjusted)
+        self._adjusted[budgets.NEUTRALISED_CONTROL_TOKEN] += bool(num_broken) or any(
+            spelled_out for _, spelled_out in encoded
+        )
+        self._adjusted[budgets.THINNED_FRAMES] += num_thinned
+        if shrunk:
+            self._adjusted[shrunk] += 1
         input_ids = torch.tensor(ids)
         return EncodedSample.derive_from(
             raw,
-            uid=uid or raw.__key__,
             input_ids=input_ids,
             labels=torch.tensor(labels),
             mm_token_type_ids=(input_ids == self.processor.image_token_id).long(),
@@ -218,8 +212,7 @@ class VLMTaskEncoder(TaskEncoder):
             tensors[name] = torch.cat([sample.visual[name] for sample in samples])
         return {
             **tensors,
-            "uids": [sample.uid for sample in samples],
-            "keys": [sample.__key__ for sample in samples],
+            "uids": [sample.__key__ for sample in samples],
             "num_supervised": torch.stack([(sample.labels != IGNORED).sum() for sample in samples]),
             **self.counted(),
             "__key__": [sample.__key__ for sample in samples],
@@ -230,11 +223,29 @@ class VLMTaskEncoder(TaskEncoder):
         """What was dropped and adjusted since the last batch of this reader; starts counting anew."""
         told = {
             "drops": dict(self._drops),
-            "adjusted": dict(self._adjusted),
+            "adjusted": {name: count for name, count in self._adjusted.items() if count},
             "dropped": list(self._dropped_uids),
         }
         self._drops, self._adjusted, self._dropped_uids = Counter(), Counter(), []
         return told
+
+    def build_train_datasets(
+        self,
+        *,
+        datasets: list[Any],
+        worker_config: WorkerConfig,
+        batch_size: int,
+        shuffle_buffer_size: int | None,
+        **_: Any,
+    ) -> Any:
+        """The endless stream of one reader: shuffled within each epoch, then encoded and batched."""
+        [loaded] = datasets
+        data = self._load_dataset(loaded, 0, worker_config=worker_config)
+        if shuffle_buffer_size:
+            data = ShuffleWithinEpoch(data, size=shuffle_buffer_size, worker_config=worker_config)
+        data = RepeatDataset(data, worker_config=worker_config)
+        data = self.build_encode_sample(data, worker_config=worker_config)
+        return self.build_batch(data, batch_size=batch_size, worker_config=worker_config)
 
     def build_val_datasets(self, **kwargs: Any) -> Any:
         """As Energon's, and the drops behind the last batch are told, too."""

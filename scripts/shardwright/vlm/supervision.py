@@ -17,8 +17,12 @@ from shardwright.vlm.budgets import (
     BAD_CONVERSATION,
     CONTROL_TOKEN,
     EMPTY_ANSWER,
+    IMAGE_COUNT_MISMATCH,
+    NO_IMAGE,
+    TOO_MANY_IMAGES,
     UNSUPPORTED_CONTENT,
     Dropped,
+    Limits,
 )
 
 IGNORED = -100
@@ -30,11 +34,8 @@ _PROBE = [
 ]
 
 
-def read_turns(data: bytes) -> tuple[list[dict[str, Any]], str | None]:
-    """Parse a sample's conversation JSON.
-
-    Returns:
-        The turns, each content a list of parts, and the uid that the sample's source names, if any.
+def read_turns(data: bytes) -> list[dict[str, Any]]:
+    """Parse a sample's conversation JSON into turns, each content a list of parts.
 
     Raises:
         Dropped: It is not a conversation that ends with the assistant.
@@ -50,14 +51,13 @@ def read_turns(data: bytes) -> tuple[list[dict[str, Any]], str | None]:
             }
             for turn in sample["conversation"]
         ]
-        uid = (sample.get("source") or {}).get("uid")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Dropped(BAD_CONVERSATION, f"{type(error).__name__}: {error}") from error
     if not turns or turns[-1]["role"] != "assistant" or any(turn["role"] not in ROLES for turn in turns):
         raise Dropped(BAD_CONVERSATION, f"roles {[turn['role'] for turn in turns][:9]}")
     for turn in turns:
         _check_parts(turn)
-    return turns, uid
+    return turns
 
 
 def _check_parts(turn: dict[str, Any]) -> None:
@@ -85,7 +85,10 @@ class ChatFormat:
         self._template = processor.chat_template or self._tokenizer.chat_template
         self._drop_control_tokens = control_tokens == "drop"
         added = self._tokenizer.added_tokens_decoder
-        self.control_ids = frozenset(index for index, token in added.items() if token.special)
+        visual = {processor.image_token_id, getattr(processor, "video_token_id", None)}
+        self.control_ids = frozenset(
+            index for index, token in added.items() if token.special or index in visual
+        )
         words = sorted((added[index].content for index in self.control_ids), key=len, reverse=True)
         self._control_words = re.compile("|".join(map(re.escape, words)))
         normalizer = getattr(getattr(self._tokenizer, "backend_tokenizer", None), "normalizer", None)
@@ -106,34 +109,38 @@ class ChatFormat:
         """Tokens of rendered text; never cut, whatever length the tokenizer was saved with (R39)."""
         return self._tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
 
-    def split(self, turns: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    def split(self, turns: list[dict[str, Any]]) -> tuple[list[str], list[str], int]:
         """Render a conversation around its answers.
 
         Returns:
-            The rendered text before, between and behind the answers, and the answers: one text more
-            than answers. Control tokens that stand in somebody's words are broken by a space.
+            The rendered text before, between and behind the answers, one more than answers; the
+            answers; and how many control tokens stood in the other words, each broken by a space.
 
         Raises:
-            Dropped: The template lost or doubled an answer.
+            Dropped: The template lost or doubled an answer, or a control token that is not wanted.
         """
-        answers, marked = [], []
+        answers, marked, num_broken = [], [], 0
         for turn in turns:
             if turn["role"] == "assistant":
                 mark = f"{_MARK}{len(answers)}{_MARK}"
                 answers.append("".join(part["text"] for part in turn["content"]))
                 marked.append({"role": "assistant", "content": [{"type": "text", "text": mark}]})
-            else:
-                marked.append({**turn, "content": [self._plain(part) for part in turn["content"]]})
+                continue
+            plain = [self._plain(part) for part in turn["content"]]
+            marked.append({**turn, "content": [part for part, _ in plain]})
+            num_broken += sum(count for _, count in plain)
         texts = re.split(f"{_MARK}\\d+{_MARK}", self.render(marked))
         if len(texts) != len(answers) + 1:
             raise Dropped(BAD_CONVERSATION, f"the chat template shows {len(texts) - 1} of {len(answers)}")
-        return texts, answers
+        return texts, answers, num_broken
 
-    def _plain(self, part: dict[str, Any]) -> dict[str, Any]:
+    def _plain(self, part: dict[str, Any]) -> tuple[dict[str, Any], int]:
         if part["type"] != "text":
-            return part
-        broken = self._control_words.sub(lambda match: f"{match[0][0]} {match[0][1:]}", part["text"])
-        return {**part, "text": broken.replace(_MARK, "\ufffd")}
+            return part, 0
+        text, count = self._control_words.subn(lambda match: f"{match[0][0]} {match[0][1:]}", part["text"])
+        if count and self._drop_control_tokens:
+            raise Dropped(CONTROL_TOKEN, "in the words of a user")
+        return {**part, "text": text.replace(_MARK, "\ufffd")}, count
 
     def encode_answer(self, text: str) -> tuple[list[int], bool]:
         """Tokens of an answer in plain tokens only.
@@ -164,7 +171,7 @@ class ChatFormat:
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def _check_template(self) -> int:
-        texts, _ = self.split(_PROBE)
+        texts, _, _ = self.split(_PROBE)
         prompt = self.render(_PROBE[:1], for_answer=True)
         tail = self.encode(texts[1])
         if texts[0] != prompt or not tail or tail[0] not in self.control_ids:
@@ -176,3 +183,50 @@ class ChatFormat:
                 next_step="use the chat template that the model was trained with",
             )
         return tail[0]
+
+
+def spread_videos(
+    turns: list[dict[str, Any]], members: list[bytes], limits: Limits
+) -> tuple[list[dict[str, Any]], list[bytes], int]:
+    """Deal the stored pictures out to image and video parts, and make each video a row of images.
+
+    A part `{"type": "video", "num_frames": n}` takes the next n pictures.
+
+    Returns:
+        Turns without videos, the pictures that they show, and how many videos were thinned.
+
+    Raises:
+        Dropped: No pictures, others than the parts name, or more images than allowed.
+    """
+    if not members:
+        raise Dropped(NO_IMAGE, "no image member")
+    waiting, shown, num_thinned, num_images = list(members), [], 0, 0
+    spread = []
+    wanted = sum(_num_pictures(part) for turn in turns for part in turn["content"])
+    if wanted != len(members):
+        raise Dropped(IMAGE_COUNT_MISMATCH, f"{wanted} in the conversation, {len(members)} stored")
+    for turn in turns:
+        parts: list[dict[str, Any]] = []
+        for part in turn["content"]:
+            count = _num_pictures(part)
+            own, waiting = waiting[:count], waiting[count:]
+            if part["type"] == "video" and count > limits.max_num_frames:
+                last = limits.max_num_frames - 1
+                own = [own[round(place * (count - 1) / last)] for place in range(last + 1)]
+                num_thinned += 1
+            num_images += part["type"] == "image"
+            shown += own
+            parts += [{"type": "image"}] * len(own) if count else [part]
+        spread.append({**turn, "content": parts})
+    if num_images > limits.max_num_images:
+        raise Dropped(TOO_MANY_IMAGES, f"{num_images} images")
+    return spread, shown, num_thinned
+
+
+def _num_pictures(part: dict[str, Any]) -> int:
+    if part["type"] == "video":
+        count = part.get("num_frames")
+        if not isinstance(count, int) or count < 1:
+            raise Dropped(UNSUPPORTED_CONTENT, f"a video with num_frames {count!r}")
+        return count
+    return int(part["type"] == "image")
