@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 
+import pyarrow.parquet as pq
 import pytest
 
 from audit_helpers import audit, run_audit, small_shard
@@ -122,4 +123,13 @@ def test_a_parquet_that_is_none(tmp_path):
     files = small_shard(tmp_path)
     files.parquet.write_bytes(b"PAR1" * 10)
     with pytest.raises(BuildError, match=r"parquet: found .*; expected a parquet with the columns key"):
+        audit(files)
+
+
+def test_a_parquet_without_the_columns(tmp_path):
+    files = small_shard(tmp_path)
+    pq.write_table(pq.read_table(files.parquet).drop_columns(["status"]), files.parquet)
+    with pytest.raises(
+        BuildError, match=r"parquet: found .*status.*; expected a parquet with the columns key"
+    ):
         audit(files)

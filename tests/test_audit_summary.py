@@ -18,6 +18,7 @@ from shardwright.audit_advice import (
     picture_warnings,
 )
 from shardwright.audit_gates import Requirements, low_shard_warnings, summarise
+from shardwright.audit_plots import write_plots
 from shardwright.audit_totals import sum_reports
 from shardwright.errors import BuildError
 
@@ -192,6 +193,19 @@ def test_the_failure_table_lists_every_lost_url():
     assert lines[2].split("\t")[:6] == ["download", "http_4xx", "404", "15", "15.00", "no"]
     assert lines[3].split("\t")[:6] == ["audit", "bad_jpeg", "", "10", "10.00", "no"]
     assert all(len(line.split("\t")) == 8 and line.split("\t")[7] for line in lines)
+
+
+def test_plots_are_the_same_bytes_for_the_same_totals(tmp_path):
+    audit(small_shard(tmp_path, 0))
+    totals = sum_reports(tmp_path / "audit", 1)
+    drawn = []
+    for run in ("first", "second"):
+        outcomes, shapes = tmp_path / run / "outcomes.svg", tmp_path / run / "shapes.svg"
+        write_plots(totals, outcomes, shapes)
+        drawn.append((outcomes.read_bytes(), shapes.read_bytes()))
+    assert drawn[0] == drawn[1]
+    assert "What became of 40 URLs" in drawn[0][0].decode()
+    assert f"{totals['verdicts']['keep']:,}" in drawn[0][0].decode()
 
 
 def test_the_program_fails_after_it_said_what_it_found(tmp_path):
