@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -58,13 +59,35 @@ def test_the_example_shows_what_the_web_does(built):
     assert not list(root.rglob("*.part"))
 
 
+def test_the_loss_falls_and_every_picture_of_the_report_is_there(built):
+    root = built / "results/example"
+    records = [json.loads(line) for line in next(root.glob("train/*/metrics.jsonl")).read_text().splitlines()]
+    losses = [record["loss"] for record in records if record["kind"] == "train"]
+    assert losses[-1] < 0.6 * losses[0]
+    page = (root / "report/index.html").read_text()
+    assert page.count("<svg") == 3 and page.count("data:image/jpeg;base64,") == 12
+    assert "http://" not in re.sub(r"http://www\.w3\.org/\S+|http://images\.\S+", "", page), (
+        "the page needs the network"
+    )
+
+
+def test_provenance_chains_the_digests_of_what_lies_on_disk(built):
+    root = built / "results/example"
+    record = json.loads((root / "provenance.json").read_text())
+    assert record["tars"] == {path.name: sha256_file(path) for path in sorted(root.glob("energon/*.tar"))}
+    export = next(root.glob("train/*/export"))
+    assert record["checkpoint"] == {name: sha256_file(export / name) for name in record["checkpoint"]}
+    assert any(name.endswith(".safetensors") for name in record["checkpoint"])
+    assert record["links"]["manifest"] == sha256_file(root / "energon/manifest.json")
+    assert str(built) not in json.dumps(record), "a path of this machine is in the record"
+
+
 def test_a_moved_checkout_reruns_nothing_and_an_edit_reruns_exactly_its_rules(built, tmp_path):
     """R50: nothing volatile in params; a meaningful edit of a module reaches just its programs."""
     moved = tmp_path / "moved"
-    for name in ("Snakefile", "rules", "scripts", "config", "profiles", "envs"):
-        source = CHECKOUT / name
-        copy = shutil.copytree if source.is_dir() else shutil.copy2
-        copy(source, moved / name) if source.is_dir() else (moved.mkdir(exist_ok=True), copy(source, moved))
+    for name in ("rules", "scripts", "config", "profiles", "envs"):
+        shutil.copytree(CHECKOUT / name, moved / name)
+    shutil.copy2(CHECKOUT / "Snakefile", moved)
     assert "Nothing to be done" in snakemake(built, "-n", checkout=moved).stdout
 
     module = moved / "scripts/shardwright/verdicts.py"
