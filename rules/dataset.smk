@@ -63,7 +63,7 @@ checkpoint select_samples:
             --num-train {params.num_train:q} \
             --num-val {params.num_val:q} \
             --summary {output.summary:q} \
-            > {log:q} 2>&1
+            >{log:q} 2>&1
         """
 
 
@@ -100,7 +100,7 @@ rule convert_tar:
             --tar {output.tar:q} \
             --members {output.members:q} \
             --receipt {output.receipt:q} \
-            > {log:q} 2>&1
+            >{log:q} 2>&1
         """
 
 
@@ -132,12 +132,11 @@ rule index_dataset:
             --dataset {params.dataset:q} \
             --receipt {output.receipt:q} \
             --threads {threads:q} \
-            > {log:q} 2>&1 < /dev/null
+            >{log:q} 2>&1 </dev/null
         """
 
 
 rule write_manifest:
-    localrule: True
     input:
         metadata=expand("<root>/metadata/{name}.json", name=PINS),
         audit="<root>/audit/summary.json",
@@ -150,6 +149,7 @@ rule write_manifest:
         "<root>/logs/write_manifest/write_manifest.log",
     benchmark:
         "<root>/benchmarks/write_manifest/write_manifest.tsv"
+    localrule: True
     resources:
         mem_mb=1000,
         runtime=60,
@@ -171,5 +171,5 @@ rule write_manifest:
             --prompt {params.prompt:q} \
             --validation-fraction {params.validation_fraction:q} \
             --manifest {output.manifest:q} \
-            > {log:q} 2>&1
+            >{log:q} 2>&1
         """
