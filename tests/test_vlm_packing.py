@@ -100,6 +100,21 @@ def test_isolation_is_tried_on_the_model_itself(moe):
     assert found["parity"] < 1e-4
 
 
+def test_isolation_is_tried_inside_adapters_and_ddp():
+    """The test at start takes the model as training calls it: with LoRA, inside DDP."""
+    import torch.distributed as dist
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(tiny_model(), LoraConfig(r=2, target_modules=["q_proj"]))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        found = check_isolation(torch.nn.parallel.DistributedDataParallel(model), CPU)
+    finally:
+        dist.destroy_process_group()
+    assert found["leak"] < 1e-6
+    assert model.training
+
+
 def test_a_leak_is_noticed(monkeypatch):
     """R36, R37: where transformers does not see the samples of a row, the run is refused."""
     from transformers import masking_utils

@@ -126,7 +126,8 @@ def check_isolation(model: nn.Module, device: torch.device) -> dict[str, float]:
     Raises:
         BuildError: Either is more than rounding.
     """
-    config = model.config
+    wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
+    config = model.module.config if wrapped else model.config
     check_can_pack(config, 2)
     vocabulary = config.get_text_config().vocab_size
     special = {getattr(config, name, None) for name in ("image_token_id", "video_token_id")}
