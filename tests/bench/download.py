@@ -3,8 +3,8 @@
     python tests/bench/download.py [--rows 400] [--shards 2] [--processes 2] [--boxes 0.1]
 
 Prints images a second and CPU seconds an image of both flows, with start-up (imports, as every job
-pays them) and without (a run of the same number of shards of 8 rows is subtracted), and how many
-JPEGs are equal. The server is a process of its own; its CPU time is not counted.
+pays them) and without (time from the shards' own stats; CPU less that of a run of 8 rows a shard),
+and how many JPEGs are equal. The server is a process of its own; its CPU time is not counted.
 """
 
 from __future__ import annotations
@@ -141,6 +141,12 @@ def ours(folder: Path, parquet: Path, rows: int, args: argparse.Namespace) -> li
     ]
 
 
+def busy(folder: Path, shards: int) -> float:
+    """Return the seconds from the first shard's first request to the last shard's end."""
+    stats = [json.loads((folder / f"{shard:08d}_stats.json").read_text()) for shard in range(shards)]
+    return max(shard["end_time"] for shard in stats) - min(shard["start_time"] for shard in stats)
+
+
 def equal_pictures(folder: Path, shards: int) -> tuple[int, int]:
     """Return how many samples both flows have, and how many of their JPEGs are equal."""
     from download_helpers import samples
@@ -166,14 +172,17 @@ def compare(folder: Path, url: str, args: argparse.Namespace) -> None:
         costs["official", rows] = timed(official(folder, parquet, rows, args), 1)
         costs["ours", rows] = timed(ours(folder, parquet, rows, args), args.processes)
     count = args.rows * args.shards
-    steady = {name: costs[name, args.rows] - costs[name, 8] for name in ("official", "ours")}
+    steady = {
+        name: Cost(busy(folder / sub, args.shards), (costs[name, args.rows] - costs[name, 8]).cpu)
+        for name, sub in (("official", "official"), ("ours", "ours/raw"))
+    }
     whole = {name: costs[name, args.rows] for name in steady}
-    for label, found, images in (
+    for label, found, cpu_images in (
         ("with start-up", whole, count),
         ("without", steady, count - 8 * args.shards),
     ):
         for name, cost in found.items():
-            rate, cpu = images / cost.wall, 1000 * cost.cpu / images
+            rate, cpu = count / cost.wall, 1000 * cost.cpu / cpu_images
             print(f"{label:14s} {name:9s} {rate:7.1f} images/s {cpu:7.2f} CPU ms/image")
         speed = found["official"].wall / found["ours"].wall
         print(f"{label:14s} ours/official: {speed:.2f} x images/s, "
