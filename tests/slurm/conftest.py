@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,25 +43,28 @@ def snakemake_command(directory: Path, *args: str, snakefile: Path | None = None
 
 def start_snakemake(
     cluster: SlurmCluster, directory: Path, *args: str, snakefile: Path | None = None, **env: str
-) -> subprocess.Popen[str]:
+) -> subprocess.Popen[bytes]:
     """Start Snakemake on the cluster, from a folder that is not its own."""
     inherited = {key: None for key in os.environ if key.startswith(("PYTEST_", "SHARDWRIGHT_"))}
     clean = {key: value for key, value in cluster.env(**env).items() if key not in inherited or key in env}
     clean.pop("PYTHONDONTWRITEBYTECODE", None)
-    return subprocess.Popen(
-        snakemake_command(directory, *args, snakefile=snakefile),
-        cwd="/",
-        env={**clean, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    with tempfile.NamedTemporaryFile("w", dir=directory, suffix=".out", delete=False) as output:
+        process = subprocess.Popen(
+            snakemake_command(directory, *args, snakefile=snakefile),
+            cwd="/",
+            env={**clean, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    process.output = Path(output.name)
+    return process
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float = 400) -> str:
+def finish(process: subprocess.Popen[bytes], timeout_s: float = 400) -> str:
     """Wait for a started Snakemake; return what it printed."""
     try:
-        return process.communicate(timeout=timeout_s)[0]
+        process.wait(timeout=timeout_s)
     finally:
         process.kill()
+    return process.output.read_text()

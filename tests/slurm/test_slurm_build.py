@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.t
 
 ROOT = "results/example"
 SUBMITTED = re.compile(r"has been submitted with SLURM jobid (\d+) \(log: \S*/rule_(\w+)/")
-STEPS = 8
+STEPS = 40
 
 
 @dataclass
@@ -49,7 +50,13 @@ def overlay(folder: Path, name: str, **train: object) -> str:
     """Write a config that makes the example smaller and sets its training; return its path."""
     settings = {
         "download": {"rows_per_shard": 200},
-        "train": {"steps": STEPS, "checkpoint_every": 2, "global_batch_size": 8, "validation_every": 0}
+        "train": {
+            "steps": STEPS,
+            "checkpoint_every": 2,
+            "log_every": 1,
+            "validation_every": 0,
+            "tensorboard": False,
+        }
         | train,
     }
     path = folder / name
@@ -57,32 +64,31 @@ def overlay(folder: Path, name: str, **train: object) -> str:
     return str(path)
 
 
-def programs_of(job: str, name: str) -> list[int]:
-    """Return the processes of a Slurm job that run the program `name`."""
+def programs_in(folder: Path, name: str) -> list[int]:
+    """Return the processes that run the program `name` in `folder`."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            environment = (path / "environ").read_bytes().split(b"\0")
-            if (
-                name.encode() in (path / "cmdline").read_bytes()
-                and f"SLURM_JOB_ID={job}".encode() in environment
-            ):
+            if name.encode() in (path / "cmdline").read_bytes() and (path / "cwd").resolve() == folder:
                 found.append(int(path.name))
     return found
 
 
-def hang_in_training(cluster: SlurmCluster, folder: Path, run) -> str:
+def hang_in_training(cluster: SlurmCluster, folder: Path, run: subprocess.Popen[bytes]) -> None:
     """Wait for a checkpoint of train_model, then stop its processes and give its job one minute in all."""
+    jobs: list[str] = []
+    while run.poll() is None and not jobs:
+        time.sleep(0.5)
+        lines = cluster.run("squeue", "--noheader", "--format=%i %k").splitlines()
+        jobs = [line.split()[0] for line in lines if "rule_train_model" in line]
+    (job,) = jobs
     state = folder / ROOT / "train/lora/state"
     while run.poll() is None and not any(state.glob("*/step-*")):
-        time.sleep(0.2)
-    lines = cluster.run("squeue", "--noheader", "--format=%i %k").splitlines()
-    job = next(line.split()[0] for line in lines if "rule_train_model" in line)
-    for pid in programs_of(job, "train_model.py"):
+        time.sleep(0.05)
+    for pid in programs_in(folder.resolve(), "train_model.py"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
     cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
-    return job
 
 
 @pytest.fixture(scope="module")
