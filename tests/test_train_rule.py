@@ -17,7 +17,13 @@ from helpers import child_env, run_program, snakemake, snakemake_command
 from train_world import make_world
 
 RULES = ("train_model", "export_checkpoint", "checkpoint")
-TARGET = ("checkpoint", "--configfile", "train.yaml", "--allowed-rules", *RULES)
+
+
+def target(folder: Path) -> tuple[str, ...]:
+    """Options that build the checkpoint with the config in `folder`."""
+    return ("checkpoint", "--configfile", str(folder / "train.yaml"), "--allowed-rules", *RULES)
+
+
 DATA = {"seq_length": 256, "min_pixels": 1024, "max_pixels": 4096, "shuffle_buffer_size": 4}
 
 
@@ -45,7 +51,7 @@ def built(tmp_path_factory):
     config = {"train": train, "data": DATA}
     (folder / "train.yaml").write_text(yaml.safe_dump(config))
     first = subprocess.Popen(
-        snakemake_command(folder, *TARGET),
+        snakemake_command(folder, *target(folder)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -58,7 +64,7 @@ def built(tmp_path_factory):
     os.kill(launcher_pid(folder), signal.SIGTERM)
     stopped, _ = first.communicate(timeout=200)
     left = sorted(path.name for path in (root / "train/lora").iterdir())
-    second = snakemake(folder, *TARGET).stdout
+    second = snakemake(folder, *target(folder)).stdout
     facts = {"status": first.returncode, "stopped": stopped, "left": left, "second": second}
     return {"folder": folder, "root": root, **facts}
 
@@ -77,7 +83,7 @@ def test_stopped_training_is_resumed_by_the_same_command(built):
     resolved = yaml.safe_load((run / "resolved_config.yaml").read_text())
     assert resolved["settings"]["steps"] == 30
     assert resolved["batches"].startswith("global batch 4 = micro batch 2")
-    again = snakemake(built["folder"], *TARGET, "--dry-run").stdout
+    again = snakemake(built["folder"], *target(built["folder"]), "--dry-run").stdout
     assert "Nothing to be done" in again
 
 
