@@ -14,6 +14,7 @@ from train_synthetic import train_scenarios
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.timeout(600)  # a busy machine
 SCENARIOS = {
     "lora": {"validation_every": 3},
     "sft": {"mode": "sft", "freeze_vision_tower": False, "freeze_projector": False, "learning_rate": 1e-3},

@@ -16,6 +16,7 @@ from train_world import arguments, make_world, run_train
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.timeout(600)  # a busy machine; some 20 s a case on a quiet one
 CASES = {"1-rank-0-workers": (1, 0), "1-rank-2-workers": (1, 2), "2-ranks-2-workers": (2, 2)}
 
 
