@@ -269,3 +269,20 @@ def test_a_template_without_an_end_of_turn_is_refused():
         processor.chat_template = load_processor().chat_template.replace(*damage)
         with pytest.raises(BuildError, match="the processor's chat template"):
             ChatFormat(processor)
+
+
+def test_an_empty_thought_belongs_to_the_prompt():
+    """A template that opens and closes a thought (Qwen3.5, Qwen3.6): the answer alone is supervised."""
+    from shardwright.vlm.encoder import VLMTaskEncoder
+
+    processor, thought = load_processor(), "<think>\n\n</think>\n\n"
+    template = processor.chat_template
+    opening = "<|im_start|>{{ message.role }}\n"
+    prompt = "<|im_start|>assistant\n"
+    switch = "{% if enable_thinking is defined and not enable_thinking %}" + thought + "{% endif %}"
+    last = "{% if message.role == 'assistant' and loop.last %}" + thought + "{% endif %}"
+    processor.chat_template = template.replace(prompt, prompt + switch).replace(opening, opening + last)
+    encoder = VLMTaskEncoder(processor, limits())
+    encoded = encoder.encode(raw_sample(make_sample(1, "a small red square")))
+    assert supervised(encoder, encoded) == f"a small red square{END}"
+    assert f"{prompt}{thought}a small red square{END}" in encoder.chat.decode(encoded.input_ids.tolist())

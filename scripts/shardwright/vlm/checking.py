@@ -16,6 +16,7 @@ from megatron.energon.flavors.webdataset.indexing import SqliteIndexReader
 from shardwright.errors import BuildError
 from shardwright.vlm.encoder import CONVERSATION, VLMTaskEncoder
 from shardwright.vlm.loader import build_loader
+from shardwright.vlm.packing import check_can_pack, pack_rows
 from shardwright.vlm.supervision import IGNORED
 
 MAX_FAULTS = 20
@@ -71,6 +72,7 @@ class BatchCheck:
         self.grids: list[list[int]] = []
         self.shapes: list[dict[str, list[int]]] = []
         self.example: dict[str, Any] = {}
+        self._num_packed = 0
 
     def add(self, batch: dict[str, Any]) -> None:
         """Check one batch of padded rows."""
@@ -87,10 +89,24 @@ class BatchCheck:
         if int(batch["input_ids"].max()) >= self._vocab_size:
             self._fault(batch["uids"], f"token {int(batch['input_ids'].max())} of {self._vocab_size}")
         self.grids += grids
+        self._num_packed += self._packed_size(batch, image_tokens)
         for row, uid in enumerate(batch["uids"]):
             length = int(batch["attention_mask"][row].sum())
             ids, labels = batch["input_ids"][row, :length], batch["labels"][row, :length]
             self._add_row(uid, ids, labels, int(is_image[row].sum()))
+
+    def _packed_size(self, batch: dict[str, Any], image_tokens: list[int]) -> int:
+        """Tokens of the row that packing makes of this batch."""
+        rows, waiting = [], list(zip(batch["image_grid_thw"].tolist(), image_tokens, strict=True))
+        for row, length in enumerate(batch["attention_mask"].sum(1).tolist()):
+            own = {name: batch[name][row, :length] for name in ("input_ids", "labels", "mm_token_type_ids")}
+            missing, grids = int(own["mm_token_type_ids"].sum()), []
+            while missing > 0 and waiting:
+                grid, count = waiting.pop(0)
+                grids.append(grid[1:])
+                missing -= count
+            rows.append({**own, "grids": grids})
+        return pack_rows(rows, self._encoder.processor.image_processor.merge_size)["input_ids"].numel()
 
     def _add_row(self, uid: str, ids: torch.Tensor, labels: torch.Tensor, num_visual: int) -> None:
         limits, chat = self._encoder.limits, self._encoder.chat
@@ -128,7 +144,10 @@ class BatchCheck:
             "visual_tokens": spread_of(self.visual),
             "grid_height": spread_of(grid[1] for grid in self.grids),
             "grid_width": spread_of(grid[2] for grid in self.grids),
-            "tokens_per_padded_token": {"rows": round(sum(self.tokens) / padded, 4), "packed": 1.0},
+            "tokens_per_padded_token": {
+                "rows": round(sum(self.tokens) / padded, 4),
+                "packed": round(sum(self.tokens) / self._num_packed, 4),
+            },
             "example": self.example,
         }
 
@@ -185,6 +204,11 @@ def check_dataset(
     """Check batches of each split; `faults` in the report tells what is wrong."""
     limits = check_model_limits(config, encoder.limits.seq_length)
     report: dict[str, Any] = {"energon_version": energon_version, "model_limits": limits, "splits": {}}
+    try:
+        check_can_pack(config, max(2, micro_batch_size))
+        report["packing"] = "possible"
+    except BuildError as refusal:
+        report["packing"] = f"refused: {refusal.found}"
     faults: list[str] = []
     for split in splits:
         found = check_split(dataset, split, encoder, limits["vocab_size"], micro_batch_size, num_batches)
