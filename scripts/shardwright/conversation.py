@@ -18,6 +18,7 @@ class ConversationMaker:
     """
 
     def __init__(self, repo: str, revision: str, prompt: str) -> None:
+        self.settings = {"repo": repo, "revision": revision, "prompt": prompt}
         self._origin = {"dataset": repo, "revision": revision}
         self._user = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt}]}
 

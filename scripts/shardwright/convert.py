@@ -143,6 +143,7 @@ def convert(plan_path: Path, raw: Path, maker: ConversationMaker, outputs: Outpu
         "bytes": writer.size,
         "sha256": sha256,
         "content_sha256": content_digest(plan),
+        **maker.settings,
     }
     write_json(outputs.receipt, receipt)
     return receipt

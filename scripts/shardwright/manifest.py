@@ -33,6 +33,34 @@ def check_meta_files(meta: Path, files: dict[str, str]) -> None:
             )
 
 
+def _check_accounts(
+    source: dict[str, Any],
+    samples: dict[str, Any],
+    audit: dict[str, Any],
+    plan: dict[str, Any],
+    index: dict[str, Any],
+) -> None:
+    num_dropped = sum(plan["dropped"].values())
+    found = (audit["downloaded"], plan["num_kept"] + num_dropped, index["samples"])
+    if found != (plan["num_read"], plan["num_read"], plan["num_kept"]):
+        raise BuildError(
+            "the counts of audit, plan and index",
+            found=f"downloaded {audit['downloaded']}, read {plan['num_read']}, kept {plan['num_kept']}, "
+            f"dropped {num_dropped}, indexed {index['samples']}",
+            expected="downloaded = read = kept + dropped, and every kept sample indexed",
+            next_step="run `snakemake -R select_samples`, which selects and writes the set anew",
+        )
+    expected = {"repo": source["repo"], "revision": source["revision"], "prompt": samples["prompt"]}
+    for tar in index["tars"]:
+        if {name: tar[name] for name in expected} != expected:
+            raise BuildError(
+                tar["tar"],
+                found=str({name: tar[name] for name in expected}),
+                expected=str(expected),
+                next_step=f"delete {tar['tar']} and run the same command again: it is written anew",
+            )
+
+
 def make_manifest(
     source: dict[str, Any],
     samples: dict[str, Any],
@@ -50,17 +78,9 @@ def make_manifest(
         index: The index's receipt.
 
     Raises:
-        BuildError: The stages do not account for the same samples.
+        BuildError: The stages do not account for the same samples, or a tar is of another config.
     """
-    num_dropped = sum(plan["dropped"].values())
-    if plan["num_kept"] + num_dropped != plan["num_read"] or plan["num_kept"] != index["samples"]:
-        raise BuildError(
-            "the counts of plan and index",
-            found=f"read {plan['num_read']}, kept {plan['num_kept']}, dropped {num_dropped}, "
-            f"indexed {index['samples']}",
-            expected="kept + dropped = read, and every kept sample indexed",
-            next_step="run `snakemake -R select_samples`, which selects and writes the set anew",
-        )
+    _check_accounts(source, samples, audit, plan, index)
     splits = {stem: stem.partition("-")[0] for stem in plan["parts"]}
     return {
         "source": source,
@@ -74,6 +94,8 @@ def make_manifest(
             "order": ORDER,
         },
         "counts": {
+            "urls": audit["urls"],
+            "downloaded": audit["downloaded"],
             "read": plan["num_read"],
             "kept": plan["num_kept"],
             "dropped": plan["dropped"],
