@@ -3,7 +3,8 @@
     python tests/bench/download_steady.py [--rows 160] [--rounds 3]
 
 Both run in this process, in turn, from the same loopback server, so the ratio holds on a busy
-machine too; round 1 warms up. Import and start-up, where ours gains most, are left out: tests/bench/download.py has them.
+machine too; round 1 warms up. Import and start-up, where ours gains most, are left out:
+tests/bench/download.py has them.
 """
 
 from __future__ import annotations
