@@ -205,7 +205,7 @@ def test_another_prompt_writes_every_tar_and_audits_nothing(copy):
 def test_altered_and_missing_metadata_is_found_by_the_target(copy):
     """R32, issue point 5: an edited split.yaml is refused with the way out, which then works."""
     split = copy / ROOT / "energon/.nv-meta/split.yaml"
-    split.write_text(split.read_text().replace("000001", "000002"))
+    split.write_text(split.read_text().replace("train-shard-", "test-shard-"))
     refused = run(copy, check=False)
     assert "split.yaml: found SHA-256" in refused and "Next: delete it" in refused
     split.unlink()
