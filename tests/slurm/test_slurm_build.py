@@ -81,6 +81,7 @@ def hang_in_training(cluster: SlurmCluster, folder: Path, run: subprocess.Popen[
         time.sleep(0.5)
         lines = cluster.run("squeue", "--noheader", "--format=%i %k").splitlines()
         jobs = [line.split()[0] for line in lines if "rule_train_model" in line]
+    assert jobs, run.output.read_text()[-6000:]
     (job,) = jobs
     state = folder / ROOT / "train/lora/state"
     while run.poll() is None and not any(state.glob("*/step-*")):
