@@ -48,7 +48,6 @@ rule audit_shard:
 
 
 rule audit_totals:
-    localrule: True
     input:
         reports=expand("<root>/audit/{shard}.json", shard=SHARDS),
     output:
@@ -58,6 +57,7 @@ rule audit_totals:
         "<root>/logs/audit_totals/audit_totals.log",
     benchmark:
         "<root>/benchmarks/audit_totals/audit_totals.tsv"
+    localrule: True
     resources:
         mem_mb=500,
         runtime=30,
@@ -76,7 +76,6 @@ rule audit_totals:
 
 
 rule plot_audit:
-    localrule: True
     input:
         totals="<root>/audit/totals.json",
     output:
@@ -86,6 +85,7 @@ rule plot_audit:
         "<root>/logs/plot_audit/plot_audit.log",
     benchmark:
         "<root>/benchmarks/plot_audit/plot_audit.tsv"
+    localrule: True
     resources:
         mem_mb=500,
         runtime=10,
@@ -102,7 +102,6 @@ rule plot_audit:
 
 
 rule audit_summary:
-    localrule: True
     input:
         totals="<root>/audit/totals.json",
         evidence=["<root>/audit/failures.tsv", "<root>/audit/outcomes.svg", "<root>/audit/shapes.svg"],
@@ -112,6 +111,7 @@ rule audit_summary:
         "<root>/logs/audit_summary/audit_summary.log",
     benchmark:
         "<root>/benchmarks/audit_summary/audit_summary.tsv"
+    localrule: True
     resources:
         mem_mb=500,
         runtime=10,
