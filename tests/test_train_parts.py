@@ -40,7 +40,7 @@ def build(ranks, tmp_path):
     def make(model=None, folder=tmp_path, parameters="", nan_at=-1, empty=(), drops=None, **changed):
         asked = settings(**changed)
         feed = SyntheticFeed(asked, parameters, nan_at=nan_at, empty=empty, drops=drops)
-        return build_run(asked, model or tiny_model(), feed, ranks, folder, StopRequest(5))
+        return build_run(asked, model or tiny_model(), feed, ranks, folder, StopRequest())
 
     yield make
     for number, handler in handlers.items():

@@ -23,7 +23,7 @@ def train_scenarios(scenarios: dict[str, dict[str, Any]], folder: Path) -> int:
     from shardwright.training import loop, parallel, setup
     from shardwright.training.stop import StopRequest
 
-    stop = StopRequest(20)
+    stop = StopRequest()
     ranks = None
     for name, changed in scenarios.items():
         changed = dict(changed)

@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         model = loading.open_model(settings, sources.import_dir, ranks)
-        run = setup.build_run(settings, model, feed, ranks, Path(folder), StopRequest(5))
+        run = setup.build_run(settings, model, feed, ranks, Path(folder), StopRequest())
         other = setup.prepare_model(
             loading.open_model(settings, sources.import_dir, ranks), settings, TARGETS.split(), []
         )

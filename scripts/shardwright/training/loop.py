@@ -20,7 +20,7 @@ from shardwright.training.checkpoint import Checkpoints
 from shardwright.training.metrics import MetricsLog, Progress
 from shardwright.training.optim import clip_gradients, learning_rate
 from shardwright.training.parallel import Ranks, gradients_summed, seed_step
-from shardwright.training.stop import StopRequest
+from shardwright.training.stop import StopRequest, shielded
 from shardwright.training.validation import validate
 
 IGNORED = -100
@@ -186,7 +186,9 @@ def train(run: Run) -> None:
     batches = iter(run.loader) if run.start_step < steps else iter(())
     for step in range(run.start_step, steps):
         began = time.monotonic()
-        micro_batches = next_micro_batches(batches, run)
+        # The first fetch forks the loader's workers.
+        with shielded() if step == run.start_step else contextlib.nullcontext():
+            micro_batches = next_micro_batches(batches, run)
         waited = time.monotonic() - began
         values = train_step(run, step, micro_batches)
         values |= {"data_wait_s": round(waited, 6), "step_s": round(time.monotonic() - began, 6)}

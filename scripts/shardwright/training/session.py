@@ -17,7 +17,7 @@ from shardwright.training.metrics import read_records
 from shardwright.training.parallel import make_deterministic, start_ranks
 from shardwright.training.setup import build_run, check_sample_counts
 from shardwright.training.sources import Feed, Sources
-from shardwright.training.stop import StopRequest
+from shardwright.training.stop import StopRequest, end_children
 from shardwright.vlm.models import load_processor
 
 SCRIPTS = Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ def run_training(settings: dict[str, Any], sources: Sources, state: Path, output
         Stopped: A signal asked for it; the state is saved.
         BuildError: A fault in config, data or numbers; the last checkpoint is intact.
     """
-    stop = StopRequest(settings["sigterm_grace_s"])
+    stop = StopRequest()
     check_sample_counts(sources.split_counts(), settings)
     ranks = start_ranks(settings["accelerator"], settings["nodes"] * settings["ranks_per_node"])
     make_deterministic(settings["seed"], ranks.device, settings["deterministic"])
@@ -54,7 +54,10 @@ def run_training(settings: dict[str, Any], sources: Sources, state: Path, output
     model = open_model(settings, sources.import_dir, ranks)
     feed = Feed(sources, load_processor(sources.import_dir), settings)
     run = build_run(settings, model, feed, ranks, folder, stop)
-    train(run)
+    try:
+        train(run)
+    finally:
+        end_children()
     _publish(run, request, feed, outputs, folder)
     if ranks.is_first:
         publish.mark_finished(folder, code)
