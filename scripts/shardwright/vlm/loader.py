@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import tarfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -46,8 +48,8 @@ def count_samples(dataset: Path, split: str) -> int:
             expected="a split that Energon can read",
             next_step="build the target `dataset` again",
         ) from error
-    written_by = getattr(meta, "info", None) and meta.info.energon_version
-    if written_by and written_by.split(".")[0] != energon_version.split(".")[0]:
+    written_by = str(json.loads((dataset / ".nv-meta/.info.json").read_text()).get("energon_version"))
+    if written_by.split(".")[0] != energon_version.split(".")[0]:
         raise BuildError(
             str(dataset / ".nv-meta/.info.json"),
             found=f"metadata of Energon {written_by}",
@@ -60,18 +62,24 @@ def count_samples(dataset: Path, split: str) -> int:
 class Loader:
     """An Energon loader that gives plain dict batches and says what it lost.
 
+    Args:
+        loader: Energon's loader.
+        reader: What decides its order; a state is only restored into an equal reader.
+
     Attributes:
         drops: Samples lost so far by reason, this rank.
         adjusted: Samples changed so far by rule, this rank.
     """
 
-    def __init__(self, loader: Any, name: str) -> None:
+    def __init__(self, loader: Any, reader: dict[str, Any]) -> None:
         self._loader = loader
-        self._name = name
+        self._reader = reader
+        self._begun = False
         self.drops: Counter[str] = Counter()
         self.adjusted: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        self._begun = True
         try:
             for batch in self._loader:
                 self.drops.update(batch["drops"])
@@ -79,21 +87,52 @@ class Loader:
                 if batch["uids"]:
                     yield {key: value for key, value in batch.items() if not key.startswith("__")}
         except FatalSampleError as error:
-            raise BuildError(
-                self._name,
-                found=str(error),
-                expected="samples that can be read and encoded",
-                next_step="the lines `dropped …` above name the samples and rules; `data` in the config "
-                "holds the limits",
+            raise self._failed(
+                error,
+                "samples that can be read and encoded",
+                "the lines `dropped …` above name samples and rules; `data` in the config holds the limits",
+            ) from error
+        except (OSError, tarfile.TarError, ValueError) as error:
+            raise self._failed(
+                error, "tars as they were indexed", "build the target `dataset` again"
+            ) from error
+        except RuntimeError as error:
+            raise self._failed(
+                error,
+                "loader processes that live",
+                "see the log above; if one was killed, lower train.loader_workers or ask for more memory",
             ) from error
 
-    def save_state_rank(self) -> Any:
-        """The place in the data, to be saved with a checkpoint of this rank."""
-        return self._loader.save_state_rank()
+    def _failed(self, error: Exception, expected: str, next_step: str) -> BuildError:
+        told = f"{type(error).__name__}: {error}"
+        return BuildError(
+            f"reading split {self._reader['split']}", found=told, expected=expected, next_step=next_step
+        )
 
-    def restore_state_rank(self, state: Any) -> None:
-        """Go on from a saved place; before the first batch only."""
-        self._loader.restore_state_rank(state)
+    def save_state_rank(self) -> dict[str, Any]:
+        """The place in the data, to be saved with a checkpoint of this rank."""
+        place = self._loader.save_state_rank()
+        counts = {"drops": dict(self.drops), "adjusted": dict(self.adjusted)}
+        return {"reader": self._reader, "place": place, **counts}
+
+    def restore_state_rank(self, state: dict[str, Any]) -> None:
+        """Go on from a saved place; before the first batch only.
+
+        Raises:
+            BuildError: The state is another reader's: its order would not go on here.
+        """
+        assert not self._begun, "restore before the first batch"
+        saved = state["reader"]
+        changed = [key for key in sorted({*saved, *self._reader}) if saved.get(key) != self._reader.get(key)]
+        if changed:
+            raise BuildError(
+                "loader state",
+                found=", ".join(f"{key} {saved.get(key)}" for key in changed),
+                expected=", ".join(f"{key} {self._reader.get(key)}" for key in changed),
+                next_step="resume with what the state was saved with, or start a new run",
+            )
+        self._loader.restore_state_rank(state["place"])
+        self.drops, self.adjusted = Counter(state["drops"]), Counter(state["adjusted"])
 
 
 def build_loader(
@@ -160,4 +199,15 @@ def build_loader(
         data = get_val_dataset(EPath(dataset), **common)
     warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true")
     loader = get_savable_loader(data, watchdog_timeout_seconds=WATCHDOG_S)
-    return Loader(loader, f"split {split} of {dataset}")
+    reader = {
+        "split": split,
+        "num_samples": num_samples,
+        "repeat": repeat,
+        "micro_batch_size": micro_batch_size,
+        "rank": rank,
+        "world_size": world_size,
+        "num_workers": num_workers,
+        "seed": seed,
+        "energon_version": energon_version,
+    }
+    return Loader(loader, reader)
