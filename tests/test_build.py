@@ -19,7 +19,7 @@ from helpers import CHECKOUT, child_env, job_stats, jobs_by_rule, run_program, s
 from shardwright.code_digest import source_files
 from shardwright.files import sha256_file
 
-pytestmark = [pytest.mark.xdist_group("build"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 SEED = int(os.environ.get("SHARDWRIGHT_TEST_SEED", "20261129"))
 NUM_KILLS = 4

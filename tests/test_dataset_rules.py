@@ -16,8 +16,6 @@ from helpers import CHECKOUT, job_stats, jobs_by_rule, snakemake
 from raw_shards import RawSample, make_rows, write_shard
 from shardwright.files import sha256_file
 
-pytestmark = pytest.mark.xdist_group("dataset_rules")
-
 ROWS, SHARDS, TOTAL, PER_TAR = 20, 3, 54, 8
 ROOT = "results/small"
 RULES = (

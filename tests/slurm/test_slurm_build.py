@@ -19,7 +19,7 @@ import yaml
 from slurm.cluster import SlurmCluster
 from slurm.conftest import finish, start_snakemake
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
 
 ROOT = "results/example"
 SUBMITTED = re.compile(r"has been submitted with SLURM jobid (\d+) \(log: \S*/rule_(\w+)/")

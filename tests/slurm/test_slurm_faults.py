@@ -16,7 +16,7 @@ import pytest
 
 from slurm.conftest import CHECKOUT, finish, start_snakemake
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 WRITER = """
 import json, os, sys, time

@@ -13,7 +13,7 @@ import yaml
 from slurm.cluster import SlurmCluster, missing_programs
 from slurm.conftest import CHECKOUT, SLURM_PYTHON
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
 def run_on(
