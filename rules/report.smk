@@ -7,6 +7,13 @@ Outputs: provenance.json, report/index.html.
 
 import json
 
+# What is built; where it lies and how it was fetched (a mirror, a proxy, time limits) is not.
+RECORDED = {
+    **{key: BUILD[key] for key in sorted(BUILD) if key != "root"},
+    "metadata": {key: BUILD["metadata"][key] for key in ("repo", "revision", "columns")},
+    "download": json.loads(content_json(BUILD["download"])),
+}
+
 
 rule report:
     input:
@@ -15,7 +22,6 @@ rule report:
 
 
 rule write_provenance:
-    localrule: True
     input:
         manifest="<root>/energon/manifest.json",
         model=f"<root>/models/{MODEL['name']}/import.json",
@@ -26,13 +32,13 @@ rule write_provenance:
         "<root>/logs/write_provenance/write_provenance.log",
     benchmark:
         "<root>/benchmarks/write_provenance/write_provenance.tsv"
+    localrule: True
     resources:
         mem_mb=500,
         runtime=30,
     params:
         code=digest("write_provenance"),
-        # Where the build lies is not what it is: `root` stays out.
-        config=json.dumps({key: BUILD[key] for key in sorted(BUILD) if key != "root"}, sort_keys=True),
+        config=json.dumps(RECORDED, sort_keys=True),
         model=MODEL["name"],
         run=BUILD["train"]["run"],
     shell:
@@ -47,7 +53,6 @@ rule write_provenance:
 
 
 rule write_report:
-    localrule: True
     input:
         provenance="<root>/provenance.json",
         audit="<root>/audit/summary.json",
@@ -60,6 +65,7 @@ rule write_report:
         "<root>/logs/write_report/write_report.log",
     benchmark:
         "<root>/benchmarks/write_report/write_report.tsv"
+    localrule: True
     resources:
         mem_mb=1000,
         runtime=30,
