@@ -44,7 +44,7 @@ run: $(ENV) ## Build the example, from parquet to checkpoint (ARGS='...' are pas
 
 .PHONY: test
 test: $(ENV) $(SLURM_ENV) ## Run all tests (ARGS='-k name' selects)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: slurm-up slurm-down
 slurm-up: $(SLURM_ENV) ## Start a Slurm of three pretended nodes on this machine (needs slurm-wlm, munge)
