@@ -109,6 +109,17 @@ class Loader:
             f"reading split {self._reader['split']}", found=told, expected=expected, next_step=next_step
         )
 
+    def close(self) -> None:
+        """End the worker processes; a loader that is forgotten does so, too.
+
+        Left to the garbage collector, torch waits 5 s for each of them and then kills it.
+        """
+        workers = getattr(self._loader, "_iterator", None)
+        if workers is not None:
+            workers._shutdown_workers()
+
+    __del__ = close
+
     def save_state_rank(self) -> dict[str, Any]:
         """The place in the data, to be saved with a checkpoint of this rank."""
         place = self._loader.save_state_rank()
