@@ -57,6 +57,8 @@ def run_training(settings: dict[str, Any], sources: Sources, state: Path, output
     try:
         train(run)
     finally:
+        # In this order: torch takes a worker killed before it is told of the end for a crash.
+        run.loader.close()
         end_children()
     _publish(run, request, feed, outputs, folder)
     if ranks.is_first:
