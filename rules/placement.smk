@@ -5,26 +5,23 @@ Environment: SLURM_ARRAY_TASK_ID and _COUNT give the share of shards that `shard
 """
 
 from shardwright.runs import record_run
+from shardwright.slurm import share_of_array
 
 
 onstart:
     # For scripts/unlock.py: Snakemake's lock does not say whose it is.
-    record_run(Path(), "slurm" if "slurm" in str(type(workflow.executor_plugin.executor)) else "local")
-
-
-def share_of_shards():
-    """The shards of this task of a Slurm array (all of them outside one): every n-th."""
-    number = int(os.environ.get("SLURM_ARRAY_TASK_ID", "1"))
-    count = int(os.environ.get("SLURM_ARRAY_TASK_COUNT", "1"))
-    return list(SHARDS)[number - 1 :: count]
+    record_run(Path(), workflow.executor_plugin.name)
 
 
 rule shard_share:
     input:
-        expand("<root>/audit/{shard}.json", shard=share_of_shards()),
+        expand("<root>/audit/{shard}.json", shard=share_of_array(list(SHARDS))),
 
 
+# It makes no file, so it runs whenever it is asked for: no code digest, no benchmark.
 rule placement:
+    log:
+        "<root>/logs/placement.log",
     localrule: True
     params:
         # The options of this very run, and the folder its relative paths count from.
@@ -33,5 +30,5 @@ rule placement:
     shell:
         """
         SHARDWRIGHT_CALLED_IN={params.called_in:q} {PY} {SCRIPTS}/placement.py \
-            {params.options:q}
+            {params.options:q} 2>&1 | tee {log:q}
         """

@@ -150,7 +150,8 @@ def test_placement_before_submitting_for_the_reference_build(tmp_path: Path):
     assert rows["download_shard"][1:3] == ["216", "cpu"]
     assert rows["train_model"][1:5] == ["1", "gpu", "1", "8"] and "--exclusive" in rows["train_model"]
     assert rows["import_model"][1:5] == ["1", "gpu", "1", "8"]
-    assert not (tmp_path / "results").exists()
+    written = [path for path in tmp_path.glob("results/**/*") if path.is_file()]
+    assert [path.name for path in written] == ["placement.log"] and written[0].read_text() in done.stdout
 
 
 def test_placement_for_this_machine_and_a_refused_command(tmp_path: Path):

@@ -12,8 +12,6 @@ from shardwright.errors import BuildError
 
 JOB_PREFIX = "shardwright"
 JOB_COMMENT = re.compile(r"(?:rule_|shards_)\S+")
-# All that a step of ours needs to find its job; the rest describes the step we are in.
-KEPT_VARIABLES = ("SLURM_JOB_ID", "SLURM_CONF")
 
 
 @dataclass(frozen=True)
@@ -64,13 +62,11 @@ def num_allocated_nodes() -> int:
     return int(ask("squeue", "--noheader", f"--jobs={job_id}", "--format=%D").split()[0])
 
 
-def step_environment() -> dict[str, str]:
-    """Our environment for a nested srun: no trace of the step that we are in ourselves."""
-    return {
-        key: value
-        for key, value in os.environ.items()
-        if key in KEPT_VARIABLES or not key.startswith(("SLURM_", "SRUN_", "SBATCH_"))
-    }
+def share_of_array(items: list[str]) -> list[str]:
+    """Return the items of this task of a job array: every n-th, or all of them outside an array."""
+    number = int(os.environ.get("SLURM_ARRAY_TASK_ID", "1"))
+    count = int(os.environ.get("SLURM_ARRAY_TASK_COUNT", "1"))
+    return items[number - 1 :: count]
 
 
 def queued_jobs(folder: str | None = None) -> list[SlurmJob]:
