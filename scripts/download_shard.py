@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from shardwright.download.hashes import check_format
 from shardwright.download.options import add_options, plan_of
 from shardwright.download.rows import clean_rows, read_rows
 from shardwright.download.shard import download_shard
@@ -21,6 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     columns = parse_columns(args.columns)
     with sole_writer(plan.target.tar):
         table, cleaned = clean_rows(read_rows(args.parquet, args.start, args.stop, columns))
+        check_format(columns.get("sha256"), cleaned)
         download_shard(plan, table, cleaned)
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NEEDED = ("url", "text", "uid")
-ROLES = (*NEEDED, "face_bboxes")
+ROLES = (*NEEDED, "face_bboxes", "sha256")
 _TYPES = {
-    **dict.fromkeys(NEEDED, "string"),
+    **dict.fromkeys((*NEEDED, "sha256"), "string"),
     "face_bboxes": "list of lists of floating-point numbers",
 }
 

@@ -18,6 +18,7 @@ class Job:
     """One run of a worker: the rows of `table` become `{shard_id:08d}.tar`, `.parquet`, `_stats.json`.
 
     `row_numbers` gives the place in the shard of each row of the table, where it is not 0, 1, 2…
+    `announced` tells that the table has the column ANNOUNCED.
     """
 
     shard_id: int
@@ -27,6 +28,7 @@ class Job:
     content: Content
     fetching: Fetching
     row_numbers: list[int] | None = None
+    announced: bool = False
 
     @property
     def stem(self) -> str:

@@ -12,6 +12,7 @@ from shardwright.download import pictures
 from shardwright.download.blur import blur_boxes, fill_boxes
 from shardwright.download.boxes import BadBoxes, Box, clean_boxes, turn_boxes
 from shardwright.download.fetch_error import FetchError
+from shardwright.download.hashes import compare
 from shardwright.download.settings import Content
 
 _HIDE = {"strong": blur_boxes, "fill": fill_boxes}
@@ -38,16 +39,28 @@ class PictureResizer:
     def __init__(self, content: Content) -> None:
         self.content = content
         self.counts: Counter[str] = Counter()
+        self.hashes: Counter[str] = Counter()
         self.last: Stored | None = None
 
     def __call__(self, stream: io.BytesIO, boxes: object = None) -> tuple:
-        """Return jpeg, width, height, original width, original height, error message."""
-        self.last = None
+        """Return jpeg, width, height, original width, original height, error message.
+
+        `boxes` are face boxes, or a row of the column ANNOUNCED: face boxes and a hash.
+        """
+        self.last, announced = None, None
         try:
+            if isinstance(boxes, dict):
+                announced = compare(
+                    stream.getvalue(), boxes["sha256"], self.content.sha256_policy == "strict"
+                )
+                boxes = boxes["face_bboxes"]
             self.last = self.store(stream.getvalue(), boxes)
         except (FetchError, BadBoxes, cv2.error) as error:
+            self.hashes["mismatch"] += getattr(error, "kind", "") == "hash_mismatch"
             return None, None, None, None, None, _message(error)
         self.counts.update(self.last.adjustments)
+        if announced:
+            self.hashes[announced] += 1
         return (self.last.jpeg, *self.last.size, *self.last.original_size, None)
 
     def store(self, data: bytes, boxes: object) -> Stored:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shardwright.download.hashes import OUTCOMES
 from shardwright.download.rows import clean_rows, read_rows
 from shardwright.download.shard import Made, Plan, downloaded, write_stats
 from shardwright.download.triple import (
@@ -60,6 +61,10 @@ def _merge_tar(old: Path, new: Path, merged: Path) -> None:
 def _merge_stats(old: dict[str, Any], made: Made, outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     seen = Counter(old.get("pictures", {})) + Counter(made.told["pictures"])
     extra = {"pictures": dict(sorted(seen.items())), "retry_rounds": old.get("retry_rounds", 0) + 1}
+    if "sha256" in made.told:
+        earlier = old.get("sha256", {})
+        counts = {name: earlier.get(name, 0) + made.told["sha256"][name] for name in OUTCOMES}
+        extra["sha256"] = {**made.told["sha256"], **counts}
     return complete_stats(old, outcomes, extra)
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from shardwright.captions import clean_caption
 from shardwright.download.boxes import BadBoxes, clean_boxes
+from shardwright.download.hashes import ANNOUNCED, read_hash
 from shardwright.errors import BuildError
 
 _BATCH_ROWS = 4096
@@ -21,6 +22,10 @@ TABLE_SCHEMA = pa.schema(
         pa.field("caption", pa.string()),
         pa.field("url", pa.string()),
     ]
+)
+
+_ANNOUNCED_FIELD = pa.field(
+    ANNOUNCED, pa.struct([TABLE_SCHEMA.field("face_bboxes"), pa.field("sha256", pa.string())])
 )
 
 
@@ -95,7 +100,8 @@ def clean_rows(table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
     Boxes that must be refused stay as they are, so that the worker refuses the row by name.
 
     Returns:
-        The table in img2dataset's column order, and counts of what was changed.
+        The table in img2dataset's column order (and ANNOUNCED, if a column has the role sha256),
+        and counts of what was changed.
     """
     counts: Counter[str] = Counter()
     captions = []
@@ -114,7 +120,12 @@ def clean_rows(table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
         "caption": captions,
         "url": [_plain(value) or "" for value in _texts(table["url"])],
     }
-    return pa.Table.from_pydict(columns, schema=TABLE_SCHEMA), {name: counts[name] for name in sorted(counts)}
+    cleaned = pa.Table.from_pydict(columns, schema=TABLE_SCHEMA)
+    if "sha256" in table.column_names:
+        hashes = [read_hash(_plain(value), counts) for value in _texts(table["sha256"])]
+        pairs = [{"face_bboxes": faces, "sha256": value} for faces, value in zip(boxes, hashes, strict=True)]
+        cleaned = cleaned.append_column(_ANNOUNCED_FIELD, pa.array(pairs, _ANNOUNCED_FIELD.type))
+    return cleaned, {name: counts[name] for name in sorted(counts)}
 
 
 def _clean_or_keep(value: Any, counts: Counter[str]) -> Any:

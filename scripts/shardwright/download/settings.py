@@ -29,6 +29,7 @@ class Content:
     face_boxes_frame: str
     allow_private_addresses: bool
     respect_robots_tag: bool
+    sha256_policy: str
 
 
 @dataclass(frozen=True)

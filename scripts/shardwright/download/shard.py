@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from shardwright.download.hashes import ANNOUNCED, check_hashes, summary_line
 from shardwright.download.job import OOM_SHARD_COUNT, WRITE_FAILED, Job
 from shardwright.download.people import LiveLine, dominant_advice, summarise
 from shardwright.download.rows import write_table
@@ -128,6 +129,7 @@ def _attempt(
         content=plan.content,
         fetching=plan.fetching,
         row_numbers=row_numbers,
+        announced=ANNOUNCED in table.column_names,
     )
     job_file = (folder / "job.json").resolve()
     job.save(job_file)
@@ -211,6 +213,22 @@ def check_success_rate(plan: Plan, made: Made) -> dict[str, Any]:
     )
 
 
+def check_announced(plan: Plan, made: Made) -> dict[str, Any] | None:
+    """Return how the payloads compare with the metadata's SHA-256; None if it announces none.
+
+    Raises:
+        BuildError: (Nearly) all mismatch: a wrong column, with the counts on record.
+    """
+    hashes = made.told.get("sha256")
+    if hashes:
+        try:
+            check_hashes(plan.shard, hashes)
+        except BuildError:
+            keep_evidence(plan, "SHA-256 of nearly all payloads differ", {"sha256": hashes})
+            raise
+    return hashes
+
+
 def download_shard(plan: Plan, table: pa.Table, cleaned: dict[str, int]) -> None:
     """Download every row of `table` and publish the triple.
 
@@ -220,11 +238,13 @@ def download_shard(plan: Plan, table: pa.Table, cleaned: dict[str, int]) -> None
         cleaned: What the cleaning counted; goes into the stats.
 
     Raises:
-        BuildError: No attempt gave a shard that agrees with itself, or too few URLs gave a picture.
+        BuildError: No attempt gave a shard that agrees with itself, or too few URLs gave a picture,
+            or nearly all have another SHA-256 than announced.
     """
     began = time.monotonic()
     wait_out_outage(plan)
     with downloaded(plan, table) as made:
+        hashes = check_announced(plan, made)
         counted = check_success_rate(plan, made)
         stats = json.loads(made.triple.stats.read_text())
         extra = {**made.told, "cleaned": cleaned, "retry_rounds": 0}
@@ -232,6 +252,8 @@ def download_shard(plan: Plan, table: pa.Table, cleaned: dict[str, int]) -> None
         publish(made.triple, plan.target)
     size = plan.target.tar.stat().st_size
     print(summarise(plan.shard, counted, size, time.monotonic() - began), flush=True)
+    if hashes:
+        print(summary_line(hashes), flush=True)
 
 
 def write_stats(path: Path, value: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from shardwright.failures import CLASSES, TRANSIENT, classify, http_status
+from shardwright.failures import CLASSES, MEANING, TRANSIENT, classify, http_status
 from shardwright.files import fsync_dir
 
 _BLOCK = 512
@@ -125,11 +125,17 @@ def count_outcomes(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _message(row: dict[str, Any]) -> str | None:
+    """Return a failed row's message as the stats count it: without the digests of a hash_mismatch."""
+    text = row["error_message"]
+    return f"hash_mismatch: {MEANING['hash_mismatch']}" if str(text).startswith("hash_mismatch: ") else text
+
+
 def complete_stats(
     stats: dict[str, Any], outcomes: list[dict[str, Any]], extra: dict[str, Any]
 ) -> dict[str, Any]:
     """Return img2dataset's stats with its counts taken from the rows, and what else we know."""
-    messages = Counter("success" if row["status"] == "success" else row["error_message"] for row in outcomes)
+    messages = Counter("success" if row["status"] == "success" else _message(row) for row in outcomes)
     statuses = Counter(row["status"] for row in outcomes)
     counted = count_outcomes(outcomes)
     return {

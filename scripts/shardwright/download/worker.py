@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from shardwright.download.fetch import Fetcher
+from shardwright.download.hashes import ANNOUNCED, OUTCOMES
 from shardwright.download.job import OOM_SHARD_COUNT, WRITE_FAILED, Job
 
 _PACKAGES = ("img2dataset", "opencv-python-headless", "numpy", "pillow", "webdataset", "pyarrow")
@@ -70,7 +71,7 @@ def run(job: Job, pipe: int) -> dict[str, object]:
         "save_caption": True,
         "extract_exif": True,
         "output_folder": job.folder,
-        "column_list": ["uid", "face_bboxes", "caption", "url"],
+        "column_list": ["uid", "face_bboxes", "caption", "url", *([ANNOUNCED] if job.announced else [])],
         "timeout": job.fetching.timeout_s,
         "number_sample_per_shard": job.rows_per_shard,
         "oom_shard_count": OOM_SHARD_COUNT,
@@ -79,13 +80,17 @@ def run(job: Job, pipe: int) -> dict[str, object]:
         "retries": 0,  # Fetcher tries again where that can help
         "user_agent_token": None,
         "disallowed_header_directives": None,  # Fetcher reads them
-        "blurring_bbox_col": "face_bboxes",
+        "blurring_bbox_col": ANNOUNCED if job.announced else "face_bboxes",
     }
     if "verify_hash_type" in Downloader.__init__.__code__.co_varnames:  # not in 1.40
         options["verify_hash_type"] = None
     Downloader(**options).download_shard((job.shard_id, job.table))
     progress.finish()
-    return {"pictures": dict(sorted(resizer.counts.items())), "provenance": provenance(fetcher)}
+    told = {"pictures": dict(sorted(resizer.counts.items())), "provenance": provenance(fetcher)}
+    if job.announced:
+        counts = {name: resizer.hashes[name] for name in OUTCOMES}
+        told["sha256"] = {"policy": job.content.sha256_policy, **counts}
+    return told
 
 
 def provenance(fetcher: Fetcher) -> dict[str, object]:

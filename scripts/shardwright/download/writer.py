@@ -13,8 +13,10 @@ import threading
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
 from img2dataset.writer import WebDatasetSampleWriter
 
+from shardwright.download.hashes import ANNOUNCED
 from shardwright.download.job import WRITE_FAILED
 from shardwright.download.resizer import PictureResizer
 from shardwright.failures import MEANING, classify
@@ -69,9 +71,15 @@ class SampleWriter(WebDatasetSampleWriter):
         rows_per_shard: int,
         row_numbers: list[int] | None,
         shard_id: int,
-        *others: Any,
+        folder: str,
+        save_caption: bool,
+        oom_shard_count: int,
+        schema: pa.Schema,
+        encode_format: str,
     ) -> None:
-        super().__init__(shard_id, *others)
+        if ANNOUNCED in schema.names:
+            schema = schema.remove(schema.get_field_index(ANNOUNCED))
+        super().__init__(shard_id, folder, save_caption, oom_shard_count, schema, encode_format)
         # A whole number needs no pax header, which would add 1,536 bytes to each of three members.
         self.tarwriter.mtime = 0
         self.resizer, self.progress, self.row_numbers = resizer, progress, row_numbers
@@ -82,6 +90,7 @@ class SampleWriter(WebDatasetSampleWriter):
         if self.row_numbers is not None:
             row = self.row_numbers[int(key) - self.first_key]
             key = meta["key"] = f"{self.first_key + row:0{len(key)}d}"
+        meta.pop(ANNOUNCED, None)
         outcome = "success"
         if meta["status"] == "success":
             meta["face_bboxes"] = self.resizer.last.boxes
