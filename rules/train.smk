@@ -2,14 +2,19 @@
 
 Config: train, model. Inputs: energon/manifest.json, loader_check.json, models/{model}/import.json.
 Outputs: train/{run}/checkpoint/, metrics.jsonl, resolved_config.yaml, completed.json; train/{run}/export/,
-export.json and, when asked for, learning_check.json. train/{run}/state/ is the running state: no rule owns it, so nothing deletes it.
+export.json and, when asked for, learning_check.json.
+train/{run}/state/ is the running state: no rule owns it, so nothing deletes it.
 """
 
 import json
 
-from shardwright.training.batching import plan_batches
+from shardwright.training.batching import deciding, plan_batches
 
 TRAIN = BUILD["train"]
+
+# Not in params: a setting that alters no weight must not delete and redo a finished run.
+TRAIN_JSON = json.dumps(TRAIN, sort_keys=True)
+TRAIN_GPUS = TRAIN["ranks_per_node"] if TRAIN["accelerator"] == "gpu" else 0
 
 try:
     plan_batches(TRAIN)
@@ -51,30 +56,26 @@ rule train_model:
         runtime=120,
     params:
         code=digest("train_model"),
-        settings=json.dumps(TRAIN, sort_keys=True),
+        settings=json.dumps(deciding(TRAIN), sort_keys=True),
         limits=json.dumps(BUILD["data"], sort_keys=True),
         targets=TRAIN["adapter_targets"] or MODEL["adapter_targets"],
         parameters="" if TRAIN["adapter_targets"] else MODEL["adapter_parameters"],
-        nodes=TRAIN["nodes"],
-        ranks=TRAIN["ranks_per_node"],
-        gpus=TRAIN["ranks_per_node"] if TRAIN["accelerator"] == "gpu" else 0,
-        grace=TRAIN["sigterm_grace_s"],
         state=lambda wc, output: str(Path(output.completed).parent / "state"),
     shell:
         # tee ignores the signals, so that the last words of a stopped run reach the log.
         """
         {PY} {SCRIPTS}/run_ranks.py \
-            --nodes {params.nodes:q} \
-            --ranks-per-node {params.ranks:q} \
-            --expect-gpus {params.gpus:q} \
-            --grace-s {params.grace:q} \
+            --nodes {TRAIN[nodes]:q} \
+            --ranks-per-node {TRAIN[ranks_per_node]:q} \
+            --expect-gpus {TRAIN_GPUS:q} \
+            --grace-s {TRAIN[sigterm_grace_s]:q} \
             --lock {params.state:q}.lock \
             --container={resources.container:q} \
             -- \
             {SCRIPTS}/train_model.py \
             --manifest {input.manifest:q} \
             --import-report {input.model:q} \
-            --settings {params.settings:q} \
+            --settings {TRAIN_JSON:q} \
             --limits {params.limits:q} \
             --targets={params.targets:q} \
             --target-parameters={params.parameters:q} \

@@ -36,7 +36,8 @@ def run(
     found["limits"] = asdict(limits)
     found["model"] = {key: imported[key] for key in ("repo", "revision", "class", "weights_sha256")}
     with sole_writer(report):
-        write_json(report, found)
+        # Snakemake deletes a failed rule's output: with faults it goes where no rule owns it.
+        write_json(report.with_suffix(".failed.json") if found["num_faults"] else report, found)
     for split, about in found["splits"].items():
         print(f"{split}:")
         for name, value in about.items():

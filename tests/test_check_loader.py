@@ -76,7 +76,7 @@ def test_another_caption_than_the_stored_one_is_a_fault(tmp_path):
             index.execute("UPDATE samples SET sample_key = ? WHERE sample_key = ?", (new, old))
     with pytest.raises(BuildError, match=r"found 2 faults: val, 0+5.: '.*' supervised, not "):
         check(root)
-    report = json.loads((root / "loader_check.json").read_text())
+    report = json.loads((root / "loader_check.failed.json").read_text())
     assert make_caption(91) in report["faults"][0]
 
 

@@ -380,3 +380,34 @@ def test_too_few_samples_or_no_val_split_are_told_before_anything_is_loaded():
         check_sample_counts({"train": 3, "val": 1}, settings(ranks_per_node=2, loader_workers=2))
     with pytest.raises(BuildError, match=r"the val split: found no samples"):
         check_sample_counts({"train": 3, "val": 0}, settings(validation_every=1))
+
+
+def test_nested_adapter_names_lead_to_the_base():
+    """peft nests one base_layer for each fused parameter; every one has to go."""
+    from shardwright.training.loading import base_name
+
+    nested = "base_model.model.model.mlp.experts.base_layer.base_layer.gate_up_proj"
+    assert base_name(nested) == "model.mlp.experts.gate_up_proj"
+
+
+@pytest.mark.parametrize(("before", "now"), [([0, 2, 4, 6], 4), ([0, 5, 6], 5), ([0, 3, 6], 0), ([6], 5)])
+def test_another_validation_cadence_on_resume_does_not_fail_the_finished_run(before, now):
+    from shardwright.training.publish import check_run
+
+    records = [{"kind": "train", "step": step, "num_samples": 4} for step in range(1, 7)]
+    records += [{"kind": "validation", "step": step} for step in before]
+    check_run(settings(validation_every=now), {}, records)
+    with pytest.raises(BuildError, match="last_validation: 6 → 3"):
+        check_run(
+            settings(validation_every=3),
+            {},
+            [r for r in records if r["kind"] == "train"] + [{"kind": "validation", "step": 3}],
+        )
+
+
+def test_settings_that_alter_no_weight_are_not_among_the_deciding():
+    from shardwright.training.batching import deciding
+
+    free = settings(log_every=3, tensorboard=True, learning_facts="a=b", nodes=2)
+    assert deciding(free) == deciding(settings())
+    assert deciding(settings(learning_rate=0.5)) != deciding(settings())

@@ -7,6 +7,21 @@ from typing import Any
 
 from shardwright.errors import BuildError
 
+# Settings that may change between two starts of one run: they alter no weight. The topology is
+# among them because the checkpoint itself refuses another one, with a better message.
+FREE_KEYS = frozenset(
+    {
+        *("run", "nodes", "ranks_per_node", "loader_workers", "data_micro_batch_size"),
+        *("log_every", "validation_every", "validation_batches", "checkpoint_every", "keep_last"),
+        *("max_drop_share", "sigterm_grace_s", "tensorboard", "wandb_project", "learning_facts"),
+    }
+)
+
+
+def deciding(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the config's `train` section that decide the weights."""
+    return {key: value for key, value in settings.items() if key not in FREE_KEYS}
+
 
 @dataclass(frozen=True)
 class BatchPlan:

@@ -12,16 +12,7 @@ import yaml
 
 from shardwright.errors import BuildError
 from shardwright.files import replacing, write_json
-
-# Settings that may change between two starts of one run: they alter no weight. The topology is
-# among them because the checkpoint itself refuses another one, with a better message.
-FREE_KEYS = frozenset(
-    {
-        *("run", "nodes", "ranks_per_node", "loader_workers", "data_micro_batch_size"),
-        *("log_every", "validation_every", "validation_batches", "checkpoint_every", "keep_last"),
-        *("max_drop_share", "sigterm_grace_s", "tensorboard", "wandb_project", "learning_facts"),
-    }
-)
+from shardwright.training.batching import deciding
 
 
 @dataclass(frozen=True)
@@ -39,8 +30,7 @@ class Request:
     @property
     def essence(self) -> dict[str, Any]:
         """What decides the weights."""
-        kept = {key: value for key, value in self.settings.items() if key not in FREE_KEYS}
-        return {"settings": kept, "inputs": self.inputs}
+        return {"settings": deciding(self.settings), "inputs": self.inputs}
 
     @property
     def fingerprint(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from shardwright.errors import BuildError
 
 WHOLE = "whole caption"
+CONVERSATION = ".conversation.json"
 
 
 def parse_facts(text: str) -> dict[str, list[str]]:
@@ -24,19 +26,27 @@ def parse_facts(text: str) -> dict[str, list[str]]:
     return facts
 
 
-def read_split(dataset: Path, tars: list[str]) -> list[dict[str, Any]]:
-    """Return a split's samples in order: uid, JPEG bytes, question, caption."""
-    samples = []
+def read_split(dataset: Path, tars: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield a split's samples by tar and uid, one tar's pictures in memory: uid, JPEG, question, caption."""
     for name in tars:
         with tarfile.open(dataset / name) as archive:
             members = {member.name: archive.extractfile(member).read() for member in archive}
-        for key in sorted(name for name in members if name.endswith(".conversation.json")):
-            uid = key.partition(".")[0]
+        for key in sorted(name for name in members if name.endswith(CONVERSATION)):
+            uid = key.removesuffix(CONVERSATION)
             question, answer = json.loads(members[key])["conversation"]
             caption = answer["content"][0]["text"]
             picture = members[f"{uid}.image.jpg"]
-            samples.append({"uid": uid, "picture": picture, "question": question, "caption": caption})
-    return samples
+            yield {"uid": uid, "picture": picture, "question": question, "caption": caption}
+
+
+def read_captions(dataset: Path, tars: list[str]) -> Iterator[str]:
+    """Yield a split's captions in order of the tars; no picture is read."""
+    for name in tars:
+        with tarfile.open(dataset / name) as archive:
+            for member in archive:
+                if member.name.endswith(CONVERSATION):
+                    answer = json.loads(archive.extractfile(member).read())["conversation"][1]
+                    yield answer["content"][0]["text"]
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import nn
 
 from shardwright.training.adapters import ADAPTER_MODES
 from shardwright.training.parallel import Ranks, whole
-from shardwright.vlm.models import WEIGHTS, empty_model, fill_model
+from shardwright.vlm.models import WEIGHTS, empty_model, fill_model, give_memory
 
 
 def storage_dtype(settings: dict[str, Any]) -> torch.dtype:
@@ -46,18 +47,15 @@ def is_empty(model: nn.Module) -> bool:
 
 def fill_shards(model: nn.Module, import_dir: Path, device: torch.device) -> None:
     """Give an empty, sharded model its memory and read this rank's share of the base (collective)."""
-    buffers = {name: buffer.to(device) for name, buffer in model.named_buffers()}
-    model.to_empty(device=device)
-    for name, buffer in buffers.items():
-        owner, _, leaf = name.rpartition(".")
-        model.get_submodule(owner)._buffers[leaf] = buffer
+    give_memory(model, device)
     base = {base_name(name): tensor for name, tensor in model.state_dict().items() if "lora_" not in name}
     dcp.load(base, checkpoint_id=str(import_dir / WEIGHTS))
 
 
 def base_name(name: str) -> str:
     """The name that a tensor has in the model without adapters."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+    # peft nests one base_layer for each fused parameter of a module.
+    return re.sub(r"\.base_layer(?=\.)", "", name.removeprefix("base_model.model."))
 
 
 @torch.no_grad()

@@ -202,6 +202,8 @@ def train(run: Run) -> None:
             save(run, done)
         if done < steps:
             stop_if_asked(run, done)
+    if settings["validation_every"]:
+        record_validation(run, steps)  # a finished run that was not validated before
 
 
 def save(run: Run, step: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -110,18 +109,20 @@ def check_run(asked: dict[str, Any], observed: dict[str, Any], records: list[dic
     Raises:
         BuildError: Any difference; all are told.
     """
-    steps, every = asked["steps"], asked["validation_every"]
+    steps = asked["steps"]
     trained = [record for record in records if record["kind"] == "train"]
+    # A resumed run may have been asked for another cadence before; the last step has one in any.
+    validated = [record["step"] for record in records if record["kind"] == "validation"]
     seen = {
         "steps": [record["step"] for record in trained],
         "global_batch_size": sorted({record["num_samples"] for record in trained}),
-        "validations": [record["step"] for record in records if record["kind"] == "validation"],
+        "last_validation": max(validated, default=None) if asked["validation_every"] else None,
         **observed,
     }
     wanted = {
         "steps": list(range(1, steps + 1)),
         "global_batch_size": [asked["global_batch_size"]],
-        "validations": sorted({0, *range(every, steps + 1, every), steps}) if every else [],
+        "last_validation": steps if asked["validation_every"] else None,
         **{key: asked[key] for key in observed},
     }
     check_observed(wanted, seen)
@@ -129,4 +130,4 @@ def check_run(asked: dict[str, Any], observed: dict[str, Any], records: list[dic
 
 def mark_finished(folder: Path, code: str) -> None:
     """Note in the state folder that its run was published, and by which program."""
-    (folder / "finished.json").write_text(json.dumps({"code": code}) + "\n")
+    write_json(folder / "finished.json", {"code": code})

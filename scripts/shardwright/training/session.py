@@ -60,6 +60,8 @@ def run_training(settings: dict[str, Any], sources: Sources, state: Path, output
         # In this order: torch takes a worker killed before it is told of the end for a crash.
         run.loader.close()
         end_children()
+        if run.metrics:
+            run.metrics.close()
     _publish(run, request, feed, outputs, folder)
     if ranks.is_first:
         publish.mark_finished(folder, code)

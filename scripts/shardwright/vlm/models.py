@@ -76,6 +76,15 @@ def empty_model(folder: Path, dtype: torch.dtype) -> nn.Module:
     return model.eval()
 
 
+def give_memory(model: nn.Module, device: torch.device) -> None:
+    """Give an empty model uninitialised parameters on `device`; its real buffers keep their values."""
+    buffers = {name: buffer.to(device) for name, buffer in model.named_buffers()}
+    model.to_empty(device=device)
+    for name, buffer in buffers.items():
+        owner, _, leaf = name.rpartition(".")
+        model.get_submodule(owner)._buffers[leaf] = buffer
+
+
 def fill_model(model: nn.Module, folder: Path, device: torch.device) -> nn.Module:
     """Give an empty model (sharded or whole) memory on `device`, and load this process's part of it.
 
@@ -84,11 +93,7 @@ def fill_model(model: nn.Module, folder: Path, device: torch.device) -> nn.Modul
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
 
-    buffers = {name: buffer.to(device) for name, buffer in model.named_buffers()}
-    model.to_empty(device=device)
-    for name, buffer in buffers.items():
-        owner, _, leaf = name.rpartition(".")
-        model.get_submodule(owner)._buffers[leaf] = buffer
+    give_memory(model, device)
     model.tie_weights()
     dcp.load(stored_weights(model), checkpoint_id=str(folder / WEIGHTS), no_dist=not dist.is_initialized())
     return model
