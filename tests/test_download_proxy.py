@@ -25,6 +25,7 @@ def no_proxy(monkeypatch):
         ("noai", True), ("NoImageAI, nofollow", True), ("all", False), ("noarchive", False), ("none", True),
         ("googlebot: noindex", False), ("firefox: noai", True), ("max-image-preview: large, noai", True),
         ("unavailable_after: 25 Jun 2030 15:00:00 PST", False),
+        ("unavailable_after: 25 Jun 2030 15:00:00 PST, noai", True),
     ],
 )  # fmt: skip
 def test_opt_outs_are_honoured(tag, refused):

@@ -32,3 +32,14 @@ def test_a_sender_of_next_to_nothing_is_left_but_a_slow_one_is_not():
     time.sleep(0.025)
     with pytest.raises(progress.Stalled, match="only 1 bytes in 0 s"):
         slow.advance(1)
+
+
+def test_a_sender_that_begins_again_is_counted_from_zero():
+    """A server without Range sends the whole file on a resume; bytes flow, so it has not stalled."""
+    shown = progress.Progress("a.parquet", 10**9, done=900_000_000, window_s=0.02)
+    shown.restart()
+    time.sleep(0.025)
+    shown.advance(1_000_000)
+    assert shown.done == 1_000_000
+    assert ": 1.0 of 1000.0 MB" in shown.line(time.monotonic()).replace(",", "")
+    assert " -" not in shown.line(time.monotonic())

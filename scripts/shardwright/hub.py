@@ -157,7 +157,7 @@ def _append(url: str, writer: Any, progress: Progress) -> None:
         hf_raise_for_status(answer)
         if have and answer.status_code != 206:  # the server sends the whole file again
             writer.truncate(0)
-            progress.done = 0
+            progress.restart()
         for piece in answer.iter_bytes():
             writer.write(piece)
             progress.advance(len(piece))

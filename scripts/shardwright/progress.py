@@ -28,10 +28,15 @@ class Progress:
     """
 
     def __init__(self, label: str, total: int, done: int = 0, window_s: float = WINDOW_S) -> None:
-        self.label, self.total, self.done, self.window_s = label, total, done, window_s
+        self.label, self.total, self.window_s = label, total, window_s
+        self._printed = time.monotonic()
+        self.restart(done)
+
+    def restart(self, done: int = 0) -> None:
+        """Count from `done` on: the sender began again, as if nothing had come before."""
         now = time.monotonic()
+        self.done = done
         self._started, self._start_bytes = now, done
-        self._printed = now
         self._window_start, self._window_bytes = now, done
 
     def advance(self, count: int) -> None:

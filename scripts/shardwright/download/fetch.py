@@ -84,6 +84,7 @@ def opted_out(headers: Message, user_agent: str) -> bool:
                 "max-snippet",
                 "max-image-preview",
                 "max-video-preview",
+                "unavailable_after",
             ):
                 agent, directive = name.strip().lower(), rest
             if directive.strip().lower() in _OPT_OUTS and agent in user_agent.lower():
