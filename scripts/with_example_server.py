@@ -8,7 +8,6 @@ command a SIGTERM, so it does not go on without its server.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -17,15 +16,14 @@ import threading
 
 from shardwright.errors import BuildError, run_cli
 from shardwright.example_server import ExampleServer
+from shardwright.processes import end_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _begin_child() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
 
 
 def proxied_env(url: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from shardwright.container import container_command
 from shardwright.errors import BuildError
 from shardwright.launch import Launch, child_command
 from shardwright.placement import read_dry_run, render
+from shardwright.runs import last_run
 
 PROFILE = CHECKOUT / "profiles/slurm/config.yaml"
 GPU_RULES = {"import_model", "train_model"}
@@ -129,7 +130,7 @@ def test_placement_reads_nodes_gpus_and_gpu_hours():
 
 
 def test_placement_before_submitting_for_the_reference_build(tmp_path: Path):
-    """`snakemake placement` shows 216 shards and both GPU rules of the Slurm profile, without a cluster."""
+    """`snakemake placement` shows 216 shards and both GPU rules, without a cluster; the record says Slurm."""
     python = CHECKOUT / ".venv-slurm/bin/python"
     if not python.exists():
         pytest.skip("no .venv-slurm with the executor plugin: make slurm-env")
@@ -151,6 +152,7 @@ def test_placement_before_submitting_for_the_reference_build(tmp_path: Path):
     assert rows["train_model"][1:5] == ["1", "gpu", "1", "8"] and "--exclusive" in rows["train_model"]
     assert rows["import_model"][1:5] == ["1", "gpu", "1", "8"]
     written = [path for path in tmp_path.glob("results/**/*") if path.is_file()]
+    assert last_run(tmp_path).executor == "slurm"
     assert [path.name for path in written] == ["placement.log"] and written[0].read_text() in done.stdout
 
 

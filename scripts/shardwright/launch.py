@@ -8,7 +8,6 @@ the lock and waits. Each child asks the kernel for a signal when its parent dies
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from typing import NoReturn
 from shardwright.container import container_command
 from shardwright.errors import BuildError
 from shardwright.files import CHECKOUT, owner_lock
+from shardwright.processes import end_with_parent
 from shardwright.slurm import num_allocated_nodes
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL: stopped on request with its state saved; run again to resume
@@ -86,11 +86,6 @@ def check_gpus(expected: int) -> None:
             next_step="ask the scheduler for them (profiles/slurm: set-resources), "
             "or set train.ranks_per_node or model.ranks to what the node has",
         )
-
-
-def end_with_parent(sig: signal.Signals) -> None:
-    """Have the kernel send `sig` to this process when its parent ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(1, int(sig), 0, 0, 0)
 
 
 def _free_port() -> int:

@@ -126,7 +126,7 @@ from pathlib import Path
 sys.path.insert(0, {str(CHECKOUT / "scripts")!r})
 from shardwright.runs import record_run
 onstart:
-    record_run(Path(), "slurm")
+    record_run(Path(), workflow.executor_plugin.name)
 rule target:
     output: "target.txt"
     shell: "{sys.executable} writer.py {{output}} 25"
