@@ -35,7 +35,7 @@ def run(
     found = check_dataset(manifest.parent, splits, encoder, config, micro_batch_size, num_batches)
     found["limits"] = asdict(limits)
     found["model"] = {key: imported[key] for key in ("repo", "revision", "class", "weights_sha256")}
-    with sole_writer(report):
+    with sole_writer(report, root=report.parent):
         # Snakemake deletes a failed rule's output: with faults it goes where no rule owns it.
         write_json(report.with_suffix(".failed.json") if found["num_faults"] else report, found)
     for split, about in found["splits"].items():

@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--report", type=Path, required=True, help="export.json, written last")
     args = parser.parse_args(argv)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    with sole_writer(args.report):
+    with sole_writer(args.report, root=args.report.parents[2]):
         export(args.completed, args.checkpoint, args.import_report, args.export, args.report)
 
 

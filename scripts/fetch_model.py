@@ -62,7 +62,7 @@ def fetch_model(
         BuildError: A file cannot be had or is not what was pinned; or a stray file is in the folder.
     """
     partials = receipt.parent / "partial"
-    with sole_writer(receipt, patience.lock_wait_s):
+    with sole_writer(receipt, patience.lock_wait_s, receipt.parents[2]):
         folder.mkdir(parents=True, exist_ok=True)
         refuse_strays(folder, pins)
         new = fetch_files(source, pins, folder, partials, patience, num_threads)

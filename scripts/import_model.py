@@ -30,7 +30,7 @@ def run(receipt_path: Path, target: Path, report: Path, about: dict[str, str], n
     from shardwright.vlm.importing import import_model
 
     receipt = json.loads(receipt_path.read_text())
-    with sole_writer(target), scratch_folder(target.parent, target.name) as scratch:
+    with sole_writer(target, root=target.parents[2]), scratch_folder(target.parent, target.name) as scratch:
         made = import_model(receipt_path.with_suffix(""), scratch, about, num_gpus)
         shutil.rmtree(target, ignore_errors=True)
         scratch.chmod(0o755)

@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--report", type=Path, required=True, help="report to write, JSON")
     args = parser.parse_args(argv)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    with sole_writer(args.report):
+    with sole_writer(args.report, root=args.report.parents[2]):
         check(args)
 
 

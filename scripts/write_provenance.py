@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--run", required=True, help="name of the training run")
     parser.add_argument("--provenance", type=Path, required=True, help="file to write, at the build's root")
     args = parser.parse_args(argv)
-    with sole_writer(args.provenance):
+    with sole_writer(args.provenance, root=args.provenance.parent):
         record = make_provenance(args.provenance.parent, args.config, args.model, args.run)
         write_json(args.provenance, record)
     print(f"build {record['sha256']}")

@@ -48,7 +48,7 @@ def test_the_summary_names_each_class_its_codes_and_what_may_yet_come():
     )
     assert "    15  http_4xx: the server refused or has lost the picture (4xx) (404 11, 403 4)" in text
     assert "     5  http_5xx: the server failed (5xx) (503 5)" in text
-    assert "5 of these may pass; `snakemake retry_failed` asks for them again" in text
+    assert "5 of these may pass; `snakemake retry_failed -R retry_shard` asks for them again" in text
 
 
 def test_advice_only_where_one_class_stands_out():

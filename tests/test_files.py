@@ -84,3 +84,12 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
     monkeypatch.setattr("fcntl.flock", refuse)
     with owner_lock(tmp_path / "locks/a.lock"):
         assert "cannot lock files; going on without a lock" in capsys.readouterr().out
+
+
+def test_the_lock_of_a_target_in_the_root_stays_below_the_root(tmp_path):
+    """With `root: /data` a lock beside the root would need write access to `/`."""
+    root = tmp_path / "data"
+    root.mkdir()
+    with sole_writer(root / "provenance.json", root=root):
+        assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    assert (root / "locks/provenance.json.lock").is_file()

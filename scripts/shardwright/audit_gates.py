@@ -44,7 +44,8 @@ def _mend_shortfall(totals: dict[str, Any], total: int) -> str:
     steps = []
     if num_transient(totals):
         steps.append(
-            f"{num_transient(totals):,} failures are transient: fetch them again (`snakemake retry_failed`)"
+            f"{num_transient(totals):,} failures are transient: fetch them again "
+            "(`snakemake retry_failed -R retry_shard`)"
         )
     if usable:
         more = math.ceil((total - usable) / (usable / urls))

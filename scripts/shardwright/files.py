@@ -134,15 +134,21 @@ def owner_lock(lock_path: Path, wait_s: float = 3600.0) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def sole_writer(target: Path, wait_s: float = 3600.0) -> Iterator[None]:
+def sole_writer(target: Path, wait_s: float = 3600.0, root: Path | None = None) -> Iterator[None]:
     """Hold the owner lock of `target`, and clear what a killed writer of it left behind.
 
-    The lock file lives at `<root>/locks/`, two levels above the target, never among the outputs.
+    Args:
+        target: The file or folder to be written.
+        wait_s: How long to wait for another writer.
+        root: The build's root, which gets the lock in its `locks/`; the folder above the target's
+            unless told.
 
     Raises:
         BuildError: Another process held the lock for `wait_s` seconds.
     """
-    lock = target.parent.parent / "locks" / f"{target.parent.name}-{target.name}.lock"
+    root = root or target.parent.parent
+    name = "-".join(target.relative_to(root).parts)
+    lock = root / "locks" / f"{name}.lock"
     with owner_lock(lock, wait_s):
         for stale in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
             if stale.is_dir():

@@ -102,7 +102,8 @@ def summarise(shard: str, counted: Mapping[str, Any], tar_bytes: int, seconds: f
         lines.append(f"  {count:>6,}  {name}: {MEANING[name]}{detail}")
     if counted["transient"]:
         lines.append(
-            f"  {counted['transient']:,} of these may pass; `snakemake retry_failed` asks for them again"
+            f"  {counted['transient']:,} of these may pass; "
+            "`snakemake retry_failed -R retry_shard` asks for them again"
         )
     advice = dominant_advice(counted)
     return "\n".join([*lines, *([f"  {advice}"] if advice else [])])
