@@ -61,14 +61,14 @@ unlock: $(ENV) ## Take away the lock of a killed run, after looking for a live o
 lint: $(ENV) ## ruff, snakefmt, snakemake --lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/snakefmt --check Snakefile rules
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/snakefmt --check Snakefile rules
 	$(BIN)/python tests/lint_rules.py
 
 .PHONY: fmt
 fmt: $(ENV) ## Format programs and rules
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/snakefmt Snakefile rules
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/snakefmt Snakefile rules
 
 .PHONY: pins
 pins: $(ENV) ## Compile envs/*.in into hash-pinned envs/*.txt

@@ -21,8 +21,7 @@ try:
     BUILD = check_config(config, BASE / "config/schema")
     PINS = {pin.name: pin for pin in read_pins(find_path(BUILD["metadata"]["pins"]))}
     SHARDS = {
-        shard.key: shard
-        for shard in plan_shards(list(PINS.values()), BUILD["download"]["rows_per_shard"])
+        shard.key: shard for shard in plan_shards(list(PINS.values()), BUILD["download"]["rows_per_shard"])
     }
     MODEL = read_model_file(BUILD["model"], BASE / "config/schema")
     TARS = plan_tars(BUILD["samples"], sum(pin.rows for pin in PINS.values()))

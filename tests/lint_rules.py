@@ -15,7 +15,7 @@ WAIVED = (
     "Specify a conda environment or container for each rule.",
     "Shell command directly uses variable PY from outside of the rule",
     "Shell command directly uses variable SCRIPTS from outside of the rule",
-    # On purpose outside params (rules/download.smk, metadata.smk and fetch_model.smk say why).
+    # On purpose outside params (rules/download.smk, metadata.smk, fetch_model.smk and train.smk say why).
     "Shell command directly uses variable FETCHING from outside of the rule",
     "Shell command directly uses variable BESIDE_SERVER from outside of the rule",
     "Shell command directly uses variable METADATA_SOURCE from outside of the rule",
@@ -23,6 +23,9 @@ WAIVED = (
     "Shell command directly uses variable METADATA_ATTEMPTS from outside of the rule",
     "Shell command directly uses variable MODEL_SOURCE from outside of the rule",
     "Shell command directly uses variable MODEL_ATTEMPTS from outside of the rule",
+    "Shell command directly uses variable TRAIN from outside of the rule",
+    "Shell command directly uses variable TRAIN_JSON from outside of the rule",
+    "Shell command directly uses variable TRAIN_GPUS from outside of the rule",
 )
 
 
