@@ -65,7 +65,8 @@ def start_adapters(model: nn.Module, seed: int) -> None:
     A is uniform as in the LoRA paper's code, drawn from (seed, name); B is zero; DoRA's magnitude is
     the norm of each row of its base weight.
     """
-    tensors = dict(model.named_parameters())
+    # DDP puts "module." before each name, and the draw must not depend on it.
+    tensors = {name.removeprefix("module."): tensor for name, tensor in model.named_parameters()}
     for name, parameter in tensors.items():
         if ".lora_B." in name:
             parameter.zero_()
