@@ -26,7 +26,7 @@ MANY_CORES = "--cores=1000000"
 
 def value_of(options: list[str], *names: str) -> str:
     """Return what a command line gives for one of these options (`--name value`, `--name=value`, `-cN`)."""
-    for option, following in zip(options, [*options[1:], ""], strict=True):
+    for option, following in zip(options, [*options[1:], ""], strict=False):
         for name in names:
             if option == name:
                 return following
