@@ -149,12 +149,12 @@ class SlurmCluster:
             (self.folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
 
     def _write_wrappers(self) -> None:
-        """Put `sbatch` and `srun` first on PATH: they count calls, and srun finds our configuration.
+        """Put these programs first on PATH: they count calls, and find our configuration.
 
         The plugin's job step drops SLURM_CONF, which elsewhere only points at another default file.
         """
         (self.folder / "bin").mkdir()
-        for name in ("sbatch", "srun"):
+        for name in ("sbatch", "srun", "squeue"):
             wrapper = self.folder / "bin" / name
             real = shutil.which(name, path=search_path())
             wrapper.write_text(
