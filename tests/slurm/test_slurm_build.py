@@ -159,6 +159,10 @@ def test_training_resumes_after_its_time_limit(build: Build) -> None:
     assert steps[0] > 2 and steps[-1] == STEPS, log[-2000:]
 
 
+@pytest.mark.skipif(
+    os.environ.get("SHARDWRIGHT_TEST_TWO_NODES") != "1",
+    reason="seen green by hand only; SHARDWRIGHT_TEST_TWO_NODES=1 runs it",
+)
 def test_two_nodes_give_the_loss_of_one(build: Build) -> None:
     """R60: `train.nodes: 2` starts one agent on each node of the allocation; losses equal those of two ranks
     on one node, bit for bit, and each node showed its eight GPUs."""
