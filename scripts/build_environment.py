@@ -18,8 +18,8 @@ def _candidates(version: str) -> Iterator[Path]:
         found = shutil.which(name)
         if found:
             yield Path(found)
-    for versions in (Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions",):
-        yield from sorted(versions.glob(f"{version}.*/bin/python"))
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    yield from sorted(versions.glob(f"{version}.*/bin/python"))
 
 
 def find_python(version: str) -> Path:

@@ -62,29 +62,42 @@ def _file_pin(row: dict[str, str | None], where: str) -> FilePin:
     return FilePin(name, int(size), digest)
 
 
+def read_rows(path: Path, columns: tuple[str, ...], kind: str, next_step: str) -> list[dict[str, str]]:
+    """Read a tab-separated table with exactly these columns; lines that begin with # are left out.
+
+    Args:
+        path: The table.
+        columns: Its header.
+        kind: What it is called when it is missing.
+        next_step: What to do when it is missing.
+
+    Raises:
+        BuildError: The table is missing or has another header.
+    """
+    if not path.is_file():
+        expected = f"a tab-separated {kind} with the columns " + " ".join(columns)
+        raise BuildError(str(path), found="no such file", expected=expected, next_step=next_step)
+    with path.open(newline="") as stream:
+        reader = csv.DictReader((line for line in stream if not line.startswith("#")), delimiter="\t")
+        if tuple(reader.fieldnames or ()) != columns:
+            raise BuildError(
+                str(path),
+                found=f"columns {reader.fieldnames}",
+                expected=" ".join(columns) + ", separated by tabs",
+                next_step="correct the header line",
+            )
+        return list(reader)
+
+
 def read_file_pins(path: Path) -> list[FilePin]:
     """Read a table of pinned files.
 
     Raises:
         BuildError: The table is missing, empty, or a row is malformed or doubled.
     """
-    if not path.is_file():
-        raise BuildError(
-            str(path),
-            found="no such file",
-            expected="a tab-separated table with the columns " + " ".join(COLUMNS),
-            next_step="write it with scripts/pin_model.py, read it through, and commit it",
-        )
-    with path.open(newline="") as stream:
-        reader = csv.DictReader((line for line in stream if not line.startswith("#")), delimiter="\t")
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise BuildError(
-                str(path),
-                found=f"columns {reader.fieldnames}",
-                expected=" ".join(COLUMNS) + ", separated by tabs",
-                next_step="correct the header line",
-            )
-        pins = [_file_pin(row, f"{path} row {number}") for number, row in enumerate(reader, start=1)]
+    next_step = "write it with scripts/pin_model.py, read it through, and commit it"
+    rows = read_rows(path, COLUMNS, "table", next_step)
+    pins = [_file_pin(row, f"{path} row {number}") for number, row in enumerate(rows, start=1)]
     names = [pin.file for pin in pins]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if not pins or doubled:

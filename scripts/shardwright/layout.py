@@ -5,7 +5,6 @@ Standard library only: the Snakefile imports this module before anything is down
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.errors import BuildError
+from shardwright.file_pins import read_rows
 
 PIN_COLUMNS = ("file", "rows", "bytes", "sha256")
 NUM_SIGMAS = 4.0
@@ -97,23 +97,9 @@ def read_pins(path: Path) -> list[Pin]:
     Raises:
         BuildError: The table is missing, empty, or a row is malformed or doubled.
     """
-    if not path.is_file():
-        raise BuildError(
-            str(path),
-            found="no such file",
-            expected="a tab-separated pin table with the columns " + " ".join(PIN_COLUMNS),
-            next_step="write it, or correct the config key metadata.pins",
-        )
-    with path.open(newline="") as stream:
-        reader = csv.DictReader((line for line in stream if not line.startswith("#")), delimiter="\t")
-        if tuple(reader.fieldnames or ()) != PIN_COLUMNS:
-            raise BuildError(
-                str(path),
-                found=f"columns {reader.fieldnames}",
-                expected=" ".join(PIN_COLUMNS) + ", separated by tabs",
-                next_step="correct the header line",
-            )
-        pins = [_pin(row, path, number) for number, row in enumerate(reader, start=2)]
+    next_step = "write it, or correct the config key metadata.pins"
+    rows = read_rows(path, PIN_COLUMNS, "pin table", next_step)
+    pins = [_pin(row, path, number) for number, row in enumerate(rows, start=2)]
     names = [pin.name for pin in pins]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if not pins or doubled:

@@ -37,7 +37,6 @@ class MetricsLog:
         kept = [record for record in read_records(path) if record["step"] <= start_step]
         with replacing(path) as scratch:
             scratch.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
-        self.num_validations = sum(record["kind"] == "validation" for record in kept)
         self._seen = {(record["kind"], record["step"]) for record in kept}
         self._stream = path.open("a", encoding="utf-8")
         self._board = _open_board(tensorboard, start_step) if tensorboard else None
@@ -50,7 +49,6 @@ class MetricsLog:
     def record(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Write one record; `step` is the number of optimizer steps done."""
         self._seen.add((kind, step))
-        self.num_validations += kind == "validation"
         self._stream.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         self._stream.flush()
         numbers = {f"{kind}/{key}": v for key, v in values.items() if isinstance(v, (int, float))}
