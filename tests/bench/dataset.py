@@ -33,14 +33,15 @@ REPO, REVISION, PROMPT = "someone/urls", "0" * 40, "Describe this image."
 COLUMNS = "url=url text=text uid=uid face_bboxes=face_bboxes"
 
 
-def make_raw(folder: Path, num_samples: str, num_shards: str) -> None:
+def make_raw(folder: Path, num_samples: Path, num_shards: Path) -> None:
     """Write the raw shards, in the order of download threads."""
     from photos import make_photos
     from raw_shards import make_rows, write_shard
 
     photos = make_photos(100, seed=7)
-    rows = int(num_samples) // int(num_shards)
-    for shard in range(int(num_shards)):
+    counts = int(str(num_samples)), int(str(num_shards))
+    rows = counts[0] // counts[1]
+    for shard in range(counts[1]):
         samples, _ = make_rows(shard, rows, photos=photos, rows_per_shard=10_000, seed=7)
         write_shard(folder, shard, samples)
 
