@@ -117,14 +117,14 @@ def test_fused_experts_are_trained(build, ranks):
     from shardwright.training.loop import train
 
     experts = "mlp.experts.gate_up_proj mlp.experts.down_proj"
-    run = build(tiny_model(moe=True), parameters=experts, adapter_targets="q_proj", steps=2)
+    run = build(tiny_model("Qwen3VLMoe"), parameters=experts, adapter_targets="q_proj", steps=2)
     before = trained(run)
     assert sum("experts" in name for name in before) == 8
     train(run)
     after = trained(run)
     assert all(not torch.equal(before[name], after[name]) for name in before if "lora_B" in name)
     with pytest.raises(BuildError, match="dora with fused-expert targets"):
-        build(tiny_model(moe=True), parameters=experts, adapter_targets="q_proj", mode="dora")
+        build(tiny_model("Qwen3VLMoe"), parameters=experts, adapter_targets="q_proj", mode="dora")
 
 
 @pytest.mark.parametrize("mode", ["sft", "pretrain"])

@@ -40,15 +40,15 @@ def settings(**changed: Any) -> dict[str, Any]:
     return {**base, **small, **changed}
 
 
-def tiny_model(moe: bool = False, seed: int = 0) -> Any:
-    """A Qwen3-VL of a few thousand random parameters (2 text layers, 1 vision block)."""
+def tiny_model(kind: str = "Qwen3VL", seed: int = 0) -> Any:
+    """A model of a few thousand random parameters: 2 text layers, 1 vision block.
+
+    Args:
+        kind: `Qwen3VL`, `Qwen3VLMoe`, or `Qwen3_5Moe`, whose first layer is linear attention.
+        seed: Of the parameters.
+    """
     import torch
-    from transformers import (
-        Qwen3VLConfig,
-        Qwen3VLForConditionalGeneration,
-        Qwen3VLMoeConfig,
-        Qwen3VLMoeForConditionalGeneration,
-    )
+    import transformers
 
     text = {
         "vocab_size": 64,
@@ -61,13 +61,14 @@ def tiny_model(moe: bool = False, seed: int = 0) -> Any:
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]},
         "tie_word_embeddings": False,
     }
-    if moe:
-        text |= {
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 16,
-            "decoder_sparse_step": 1,
-        }
+    if kind.endswith("Moe"):
+        text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+        text |= {"decoder_sparse_step": 1, "shared_expert_intermediate_size": 16}
+    if kind == "Qwen3_5Moe":
+        text["rope_parameters"] |= {"partial_rotary_factor": 1.0}
+        text |= {"layer_types": ["linear_attention", "full_attention"]}
+        text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+        text |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
     vision = {
         "depth": 1,
         "hidden_size": 16,
@@ -78,14 +79,10 @@ def tiny_model(moe: bool = False, seed: int = 0) -> Any:
         "temporal_patch_size": 2,
         "out_hidden_size": 32,
         "num_position_embeddings": 16,
-        "deepstack_visual_indexes": [0],
     }
-    kinds = (
-        (Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration)
-        if moe
-        else (Qwen3VLConfig, Qwen3VLForConditionalGeneration)
-    )
-    config = kinds[0](
+    if kind != "Qwen3_5Moe":
+        vision["deepstack_visual_indexes"] = [0]
+    config = getattr(transformers, f"{kind}Config")(
         text_config=text,
         vision_config=vision,
         image_token_id=IMAGE,
@@ -94,7 +91,7 @@ def tiny_model(moe: bool = False, seed: int = 0) -> Any:
         tie_word_embeddings=False,
     )
     torch.manual_seed(seed)
-    return kinds[1](config)
+    return getattr(transformers, f"{kind}ForConditionalGeneration")(config)
 
 
 def make_batch(seed: int, size: int = 2, supervised: bool = True) -> dict[str, Any]:
@@ -173,9 +170,18 @@ class SyntheticLoader:
 class SyntheticFeed:
     """What setup.build_run asks for, from synthetic batches; keyword arguments as SyntheticLoader's."""
 
-    def __init__(self, asked: dict[str, Any], parameters: str = "", num_val: int = 3, **loader: Any) -> None:
+    def __init__(
+        self,
+        asked: dict[str, Any],
+        parameters: str = "",
+        num_val: int = 3,
+        import_dir: Path | None = None,
+        **loader: Any,
+    ) -> None:
         self.sources = SimpleNamespace(
-            targets=asked["adapter_targets"].split(), target_parameters=parameters.split()
+            targets=asked["adapter_targets"].split(),
+            target_parameters=parameters.split(),
+            import_dir=import_dir,
         )
         self._size, self._num_val, self._loader = asked["micro_batch_size"], num_val, loader
 

@@ -15,12 +15,13 @@ def train_scenarios(scenarios: dict[str, dict[str, Any]], folder: Path) -> int:
     """Train each scenario to the end below `folder`; write `trained.pt`: the whole trained tensors.
 
     Args:
-        scenarios: By name, train settings that differ, `moe`, and arguments of SyntheticFeed.
+        scenarios: By name, train settings that differ, arguments of SyntheticFeed, and `kind` of the
+            model or `import_dir`, an import folder that each rank opens as the real program does.
         folder: Where each scenario's state goes, by name.
     """
     import torch
 
-    from shardwright.training import loop, parallel, setup
+    from shardwright.training import loading, loop, parallel, setup
     from shardwright.training.stop import StopRequest
 
     stop = StopRequest()
@@ -28,13 +29,13 @@ def train_scenarios(scenarios: dict[str, dict[str, Any]], folder: Path) -> int:
     for name, changed in scenarios.items():
         changed = dict(changed)
         feed = {key: changed.pop(key) for key in FEED_KEYS if key in changed}
-        moe = changed.pop("moe", False)
+        kind, import_dir = changed.pop("kind", "Qwen3VL"), changed.pop("import_dir", None)
         asked = settings(**changed)
         ranks = ranks or parallel.start_ranks("cpu", asked["ranks_per_node"])
         parallel.make_deterministic(asked["seed"], ranks.device, True)
-        run = setup.build_run(
-            asked, tiny_model(moe), SyntheticFeed(asked, **feed), ranks, folder / name, stop
-        )
+        synthetic = SyntheticFeed(asked, import_dir=import_dir, **feed)
+        model = loading.open_model(asked, import_dir, ranks) if import_dir else tiny_model(kind)
+        run = setup.build_run(asked, model, synthetic, ranks, folder / name, stop)
         try:
             loop.train(run)
         except loop.Stopped as stopped:
