@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from shardwright.arrow import without_pandas
 from shardwright import verdicts
 from shardwright.audit import RawFiles, audit_shard
 from shardwright.audit_sample import Expectations
@@ -46,4 +47,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    without_pandas()
     run_cli(main)

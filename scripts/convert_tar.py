@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from shardwright.arrow import without_pandas
 from shardwright.conversation import ConversationMaker
 from shardwright.convert import Outputs, convert
 from shardwright.errors import run_cli
@@ -30,4 +31,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    without_pandas()
     run_cli(main)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shardwright.arrow import without_pandas
 from shardwright.dataset_check import check_no_foreign_tars, check_tars, read_receipts
 from shardwright.deadline import deadline
 from shardwright.errors import run_cli
@@ -72,4 +73,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    without_pandas()
     run_cli(main)

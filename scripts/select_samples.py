@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from shardwright.arrow import without_pandas
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer
 from shardwright.plan import Budget, write_plan
@@ -45,4 +46,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    without_pandas()
     run_cli(main)

@@ -10,6 +10,7 @@ from PIL import Image
 
 from damage import damaged_jpegs, sound_jpegs
 from photos import make_photo, with_comment
+from shardwright import jpeg_scan
 from shardwright.jpeg import BadJpeg, JpegFacts, probe_jpeg
 
 
@@ -46,6 +47,73 @@ def test_same_verdict_as_a_full_decode(seed, rounds, width, height):
                 differences.append((what, full))
     assert not differences
     assert min(accepted, refused) > rounds * 9 * 12 / 4, "the damage is too weak or too strong to tell"
+
+
+needs_the_scan = pytest.mark.skipif(
+    jpeg_scan.library() is None, reason="scripts/shardwright/libjpegscan.so is not compiled: run `make env`"
+)
+
+
+def draft_greys(data: bytes) -> tuple[int, int]:
+    """The darkest and the lightest block as Pillow's draft decode shows them."""
+    with Image.open(io.BytesIO(data)) as image:
+        image.draft("L", (image.width // 8, image.height // 8))
+        return image.getextrema()
+
+
+@needs_the_scan
+@pytest.mark.parametrize(
+    "options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"mode": "L"}, {"quality": 30}]
+)
+def test_the_compiled_scan_sees_the_greys_of_the_draft_decode(options):
+    """Its yes rests on the same data: every size of the last blocks, restarts, all samplings."""
+    for number in range(60):
+        size = (8 + number * 7 % 97, 8 + number * 5 % 61)
+        data = make_photo(number, *size, **options, restart_marker_blocks=number % 4)
+        header = jpeg_scan.split_header(data)
+        plan = jpeg_scan.make_plan(data, header)
+        assert (header.width, header.height) == size
+        assert jpeg_scan.scan(data, header, plan) == draft_greys(data), (size, options)
+
+
+@needs_the_scan
+def test_the_compiled_scan_leaves_to_pillow_what_it_does_not_know():
+    plans = {}
+    for name, data in sound_jpegs(96, 72).items():
+        header = jpeg_scan.split_header(data)
+        plans[name] = header and jpeg_scan.make_plan(data, header)
+    assert {name for name, plan in plans.items() if plan is None} == {
+        "CMYK",
+        "progressive",
+        "grey progressive",
+    }
+
+
+@needs_the_scan
+def test_the_compiled_scan_says_no_to_every_cut_and_to_data_behind_the_end():
+    data = make_photo(3, 96, 72)
+    header = jpeg_scan.split_header(data)
+    plan = jpeg_scan.make_plan(data, header)
+    assert jpeg_scan.scan(data, header, plan)
+    for end in range(header.end, len(data)):
+        assert jpeg_scan.scan(data[:end], header, plan) is None, end
+    assert jpeg_scan.scan(data + b"\0", header, plan) is None
+    assert jpeg_scan.scan(data[:-2] + b"\xff\xd0\xff\xd9", header, plan) is None
+
+
+@needs_the_scan
+def test_the_second_file_with_a_header_is_scanned(monkeypatch):
+    first, second = make_photo(5, 64, 48), make_photo(6, 80, 40)
+    probe_jpeg(first)
+    monkeypatch.setattr(Image, "open", lambda *args, **options: pytest.fail("Pillow was asked"))
+    assert probe_jpeg(second) == JpegFacts(80, 40, "RGB", False)
+
+
+def test_verdicts_without_the_compiled_scan(monkeypatch):
+    monkeypatch.setattr("shardwright.jpeg.library", lambda: None)
+    photo = make_photo(1, 64, 48)
+    assert probe_jpeg(photo) == probe_jpeg(photo) == JpegFacts(64, 48, "RGB", False)
+    assert not probe_accepts(photo[:-40])
 
 
 def test_facts_of_sound_jpegs():

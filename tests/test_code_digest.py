@@ -50,6 +50,13 @@ def test_comments_docstrings_layout_touch_and_a_move_change_nothing(tree, tmp_pa
     assert digests(moved) == before
 
 
+def test_c_source_beside_a_module_counts(tree):
+    before = digests(tree)
+    (tree / "shardwright/b.c").write_text("int h;")
+    after = digests(tree)
+    assert after["one"] != before["one"] and after["two"] == before["two"]
+
+
 def test_a_moved_default_argument_is_seen(tree):
     before = digests(tree)
     (tree / "shardwright/b.py").write_text("def h(value=1):\n    return 1\n")

@@ -2,7 +2,8 @@
 
 Snakemake does not see an edit to a program called from `shell:`. A rule that carries this digest
 reruns when the program, or any `shardwright` module it reaches, changes its meaning; comments,
-docstrings, layout, `touch` and a moved checkout change nothing.
+docstrings, layout, `touch` and a moved checkout change nothing. C source beside a module of the same
+name counts as it stands.
 """
 
 from __future__ import annotations
@@ -81,4 +82,6 @@ def code_digest(scripts: Path, program: str) -> str:
     for path in source_files(scripts, program):
         digest.update(str(path.relative_to(scripts)).encode())
         digest.update(_parsed(path)[0].encode())
+        if (native := path.with_suffix(".c")).is_file():
+            digest.update(native.read_bytes())
     return digest.hexdigest()[:16]

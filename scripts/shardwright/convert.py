@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shardwright.arrow import read_parquet
 from shardwright.conversation import ConversationMaker
 from shardwright.errors import BuildError
 from shardwright.files import replacing, write_json
@@ -123,7 +124,7 @@ def convert(plan_path: Path, raw: Path, maker: ConversationMaker, outputs: Outpu
     Raises:
         BuildError: A raw shard is missing, or not what was audited.
     """
-    plan = pq.read_table(plan_path)
+    plan = read_parquet(plan_path)
     image_sizes, conversation_sizes = [], []
     with replacing(outputs.tar) as scratch, TarWriter(scratch) as writer:
         for uid, image, metadata in _read_samples(plan, raw):

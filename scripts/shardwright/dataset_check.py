@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
+from shardwright.arrow import read_parquet
 from shardwright.errors import BuildError
 from shardwright.files import sha256_file
 from shardwright.tarformat import BLOCK, padded, tar_index
@@ -68,7 +67,7 @@ def _check_tar(dataset: Path, index: Path, receipt: dict[str, Any]) -> None:
             next_step=AGAIN,
         )
     stem = path.name.removesuffix(".tar").replace("-shard-", "-")
-    columns = pq.read_table(index / f"{stem}.parquet", use_threads=False)
+    columns = read_parquet(index / f"{stem}.parquet")
     offsets = [0]
     for image, conversation in zip(
         columns["image_size"].to_pylist(), columns["conversation_size"].to_pylist(), strict=True

@@ -18,16 +18,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow.parquet as pq
 import yaml
-from megatron.energon import __version__ as energon_version
-from megatron.energon.bracecollapse import collapse
-from megatron.energon.epathlib import EPath
-from megatron.energon.flavors.webdataset.indexing import SqliteIndexReader, SqliteIndexWriter
-from megatron.energon.flavors.webdataset.metadata import WebdatasetMeta
-from megatron.energon.flavors.webdataset.structs import WebdatasetInfo, WebdatasetSplits
-from megatron.energon.typed_converter import to_json_object
 
+from shardwright.arrow import read_parquet
+from shardwright.energon_files import (
+    EPath,
+    SqliteIndexReader,
+    SqliteIndexWriter,
+    WebdatasetInfo,
+    WebdatasetMeta,
+    WebdatasetSplits,
+    collapse,
+    energon_version,
+    to_json_object,
+)
 from shardwright.errors import BuildError
 from shardwright.files import replacing
 from shardwright.tarformat import BLOCK, CONVERSATION_SUFFIX, IMAGE_SUFFIX, padded
@@ -64,7 +68,7 @@ class _Part(NamedTuple):
 
 def _rows(tar_file_id: int, members: Path) -> tuple[list[_Sample], list[_Part]]:
     """Return Energon's rows for one tar; whole columns at a time, as there may be millions."""
-    table = pq.read_table(members, use_threads=False)
+    table = read_parquet(members)
     start, image_size, conversation_size = (
         table[name].to_numpy() for name in ("offset", "image_size", "conversation_size")
     )

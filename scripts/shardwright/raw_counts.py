@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from shardwright.arrow import read_parquet
 from shardwright.errors import BuildError
 from shardwright.failures import classify, http_status
 
@@ -71,7 +71,7 @@ def read_attempts(path: Path, next_step: str) -> tuple[Attempts, Counter[str]]:
         BuildError: Not a parquet, or a row is malformed, or a key stands twice.
     """
     try:
-        table = pq.read_table(path, columns=["key", "status", "error_message"])
+        table = read_parquet(path, ["key", "status", "error_message"])
         keys, statuses, messages = (table[name].to_pylist() for name in ("key", "status", "error_message"))
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         raise BuildError(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from shardwright.errors import BuildError
 
 BLOCK = 512
-_WINDOW = 4 * BLOCK  # pax header, its records and the member's header, as webdataset writes them
+_WINDOW = 8 * BLOCK  # a member with its pax header as webdataset writes them, and the small member behind it
 _ZERO_BLOCK = bytes(BLOCK)
 _REGULAR = frozenset(b"0\x007")
 _PAX, _PAX_GLOBAL, _GNU_NAME, _GNU_LINK = b"xgLK"

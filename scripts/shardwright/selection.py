@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from shardwright import verdicts
+from shardwright.arrow import read_parquet
 from shardwright.errors import BuildError
 from shardwright.files import find_path
 from shardwright.plan_table import SCHEMA
@@ -25,7 +25,6 @@ BEYOND_TOTAL = "beyond_total"
 REASONS = (*verdicts.REASONS, EXCLUDED, BEYOND_TOTAL)
 
 AUDIT_COLUMNS = ["verdict", *(name for name in SCHEMA.names if name != "shard")]
-_CODES = pa.array(verdicts.VERDICTS)
 _KEEP = verdicts.VERDICTS.index(verdicts.KEEP)
 _DUPLICATE = verdicts.VERDICTS.index(verdicts.DUPLICATE_UID)
 _AFTER_DUPLICATES = [verdicts.VERDICTS.index(name) for name in verdicts.AFTER_DUPLICATES]
@@ -80,7 +79,7 @@ def read_audit(path: Path) -> pa.Table:
     """
     next_step = f"delete {path} and run the same command again: the shard is audited anew"
     try:
-        table = pq.read_table(path, columns=AUDIT_COLUMNS, use_threads=False)
+        table = read_parquet(path, AUDIT_COLUMNS)
     except (OSError, pa.ArrowInvalid) as error:
         raise BuildError(
             str(path), found=str(error), expected="the audit of a shard", next_step=next_step
@@ -122,7 +121,7 @@ class Selector:
 
     def judge(self, table: pa.Table, where: Path) -> pa.Table:
         """Return the rows of `table` (a shard's audit, in key order) that are kept."""
-        codes = pc.index_in(table["verdict"], value_set=_CODES).combine_chunks()
+        codes = pc.index_in(table["verdict"], value_set=pa.array(verdicts.VERDICTS)).combine_chunks()
         if codes.null_count:
             raise BuildError(
                 str(where),
