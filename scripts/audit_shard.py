@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from shardwright.arrow import without_pandas
 from shardwright import verdicts
+from shardwright.arrow import without_pandas
 from shardwright.audit import RawFiles, audit_shard
 from shardwright.audit_sample import Expectations
 from shardwright.errors import run_cli

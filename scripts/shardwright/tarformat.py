@@ -10,7 +10,6 @@ import hashlib
 import os
 import struct
 import tarfile
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -50,7 +49,7 @@ class HeaderTemplate:
 
 
 class TarWriter:
-    """Hashes and writes samples to a tar; a thread of its own writes while the caller reads on.
+    """Hashes samples and writes them to a tar, a few megabytes at a time.
 
     Args:
         path: The file to write (a scratch name: the caller renames it).
@@ -64,16 +63,12 @@ class TarWriter:
         self._digest = hashlib.sha256()
         self._stream = path.open("wb", buffering=0)
         self._pieces: list[bytes | memoryview] = []
-        self._flushed = 0
         self._written = 0
-        self._thread = ThreadPoolExecutor(1)
-        self._writing: Future[None] | None = None
 
     def __enter__(self) -> TarWriter:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._thread.shutdown()
         self._stream.close()
 
     def add(self, uid: str, image: bytes | memoryview, conversation: bytes) -> None:
@@ -89,8 +84,8 @@ class TarWriter:
         self._put(_PADDING[: -image_size % BLOCK] + conversation_header + conversation)
         self._put(_PADDING[: -conversation_size % BLOCK])
         self.size += 2 * BLOCK + padded(image_size) + padded(conversation_size)
-        if self.size - self._flushed >= WRITE_BYTES:
-            self._flush()
+        if self.size - self._written >= WRITE_BYTES:
+            self._write()
 
     def finish(self) -> str:
         """Close the tar with zero blocks to a whole record; return its SHA-256."""
@@ -98,35 +93,25 @@ class TarWriter:
         end = bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD)
         self._put(end)
         self.size += len(end)
-        self._flush()
-        self._wait()
+        self._write()
         return self._digest.hexdigest()
 
     def _put(self, piece: bytes | memoryview) -> None:
         self._digest.update(piece)
         self._pieces.append(piece)
 
-    def _flush(self) -> None:
-        self._wait()
-        self._writing = self._thread.submit(self._write, self._pieces)
-        self._pieces, self._flushed = [], self.size
-
-    def _wait(self) -> None:
-        if self._writing:
-            self._writing.result()
-
-    def _write(self, pieces: list[bytes | memoryview]) -> None:
-        for start in range(0, len(pieces), MAX_PIECES):
-            batch = pieces[start : start + MAX_PIECES]
-            size = sum(map(len, batch))
-            written = os.writev(self._stream.fileno(), batch)
-            if written < size:  # the kernel may stop early: write the rest as one block
+    def _write(self) -> None:
+        handle, size = self._stream.fileno(), self.size - self._written
+        for start in range(0, len(self._pieces), MAX_PIECES):
+            batch = self._pieces[start : start + MAX_PIECES]
+            written = os.writev(handle, batch)
+            if written < sum(map(len, batch)):  # the kernel may stop early: write the rest as one block
                 rest = memoryview(b"".join(batch))[written:]
                 while rest:
-                    rest = rest[os.write(self._stream.fileno(), rest) :]
-            # Sends these bytes to the disk now, without waiting, so that little is left for the last fsync.
-            os.posix_fadvise(self._stream.fileno(), self._written, size, os.POSIX_FADV_DONTNEED)
-            self._written += size
+                    rest = rest[os.write(handle, rest) :]
+        # Sends these bytes to the disk now, without waiting, so that little is left for the last fsync.
+        os.posix_fadvise(handle, self._written, size, os.POSIX_FADV_DONTNEED)
+        self._pieces, self._written = [], self.size
 
 
 def tar_index(offsets: list[int]) -> bytes:
