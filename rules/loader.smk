@@ -1,6 +1,6 @@
 """Read real batches of both splits as training will, and compare them with what lies in the tars.
 
-Config: data, train.micro_batch_size. Inputs: energon/manifest.json, models/{model}/import.json.
+Config: data, train.micro_batch_size, train.packing. Inputs: energon/manifest.json, models/{model}/import.json.
 Output: loader_check.json.
 """
 
@@ -24,6 +24,7 @@ rule check_loader:
         code=digest("check_loader"),
         limits=json.dumps(BUILD["data"], sort_keys=True),
         micro_batch_size=BUILD["train"]["micro_batch_size"],
+        packing=BUILD["train"]["packing"],
     shell:
         """
         {PY} {SCRIPTS}/check_loader.py \
@@ -31,6 +32,7 @@ rule check_loader:
             --import-report {input.model:q} \
             --limits {params.limits:q} \
             --micro-batch-size {params.micro_batch_size:q} \
+            --packing {params.packing:q} \
             --report {output.report:q} \
             2>&1 | tee {log:q}
         """

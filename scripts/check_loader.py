@@ -12,12 +12,19 @@ from shardwright.files import sole_writer, write_json
 
 
 def run(
-    manifest: Path, import_report: Path, settings: dict, micro_batch_size: int, num_batches: int, report: Path
+    manifest: Path,
+    import_report: Path,
+    settings: dict,
+    micro_batch_size: int,
+    num_batches: int,
+    report: Path,
+    packing: bool = False,
 ) -> None:
     """Check the splits that the manifest lists; write the report, then fail on any fault.
 
     Raises:
-        BuildError: A batch is not what the tars hold, or breaks a limit.
+        BuildError: A batch is not what the tars hold, or breaks a limit; or packing is asked for
+            and this model cannot keep samples apart.
     """
     from transformers import AutoConfig
 
@@ -25,6 +32,7 @@ def run(
     from shardwright.vlm.checking import check_dataset
     from shardwright.vlm.encoder import VLMTaskEncoder
     from shardwright.vlm.models import load_processor
+    from shardwright.vlm.packing import check_can_pack
 
     splits = sorted({tar["split"] for tar in json.loads(manifest.read_text())["tars"]})
     imported = json.loads(import_report.read_text())
@@ -32,6 +40,8 @@ def run(
     limits = Limits(**settings)
     encoder = VLMTaskEncoder(load_processor(folder), limits)
     config = AutoConfig.from_pretrained(folder)
+    if packing:
+        check_can_pack(config, micro_batch_size)
     found = check_dataset(manifest.parent, splits, encoder, config, micro_batch_size, num_batches)
     found["limits"] = asdict(limits)
     found["model"] = {key: imported[key] for key in ("repo", "revision", "class", "weights_sha256")}
@@ -58,10 +68,19 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--import-report", type=Path, required=True, help="models/<model>/import.json")
     parser.add_argument("--limits", type=json.loads, required=True, help="the config's data section, JSON")
     parser.add_argument("--micro-batch-size", type=int, required=True, help="samples in a batch")
+    parser.add_argument("--packing", choices=["True", "False"], default="False", help="train.packing")
     parser.add_argument("--batches", type=int, default=16, help="batches to read of each split, at most")
     parser.add_argument("--report", type=Path, required=True, help="report to write, JSON")
     args = parser.parse_args(argv)
-    run(args.manifest, args.import_report, args.limits, args.micro_batch_size, args.batches, args.report)
+    run(
+        args.manifest,
+        args.import_report,
+        args.limits,
+        args.micro_batch_size,
+        args.batches,
+        args.report,
+        args.packing == "True",
+    )
 
 
 if __name__ == "__main__":

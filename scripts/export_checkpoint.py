@@ -8,11 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 from pathlib import Path
 
 from shardwright.errors import run_cli
-from shardwright.files import fsync_dir, scratch_folder, sha256_file, sole_writer, write_json
+from shardwright.files import publish_folder, scratch_folder, sha256_file, sole_writer, write_json
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -53,10 +52,7 @@ def export(completed_path: Path, checkpoint: Path, import_report: Path, target: 
         digests = {str(path.relative_to(scratch)): sha256_file(path) for path in files}
         (scratch / "README.md").write_text(model_card(about, completed, digests), encoding="utf-8")
         digests["README.md"] = sha256_file(scratch / "README.md")
-        shutil.rmtree(target, ignore_errors=True)
-        scratch.chmod(0o755)
-        scratch.rename(target)
-        fsync_dir(target.parent)
+        publish_folder(scratch, target)
     result = {"run": about["settings"]["run"], "mean_logit_error": errors, "sha256": digests}
     write_json(report, result)
     print(

@@ -35,14 +35,20 @@ def refuse_strays(folder: Path, pins: list[FilePin]) -> None:
         )
 
 
-def read_table(files: str, repo: str, revision: str) -> list[FilePin]:
+def read_table(files: str, model: str, repo: str, revision: str) -> list[FilePin]:
     """Read the model's pin table; say how to write it where there is none.
+
+    Args:
+        files: Path of the table, or empty.
+        model: Name of the model, for the table's.
+        repo: Repository on the hub.
+        revision: 40 hex digits.
 
     Raises:
         BuildError: No table is named, or it is malformed.
     """
     if not files or not find_path(files).is_file():
-        table = files or f"config/pins/models/{repo.rpartition('/')[2].lower()}.tsv"
+        table = files or f"config/pins/models/{model}.tsv"
         raise BuildError(
             f"model {repo}",
             found=f"no pin table {table}" if files else "no pin table (`files` is empty)",
@@ -97,7 +103,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--receipt", type=Path, required=True, help="output, written last")
     args = parser.parse_args(argv)
     check_revision(args.revision)
-    pins = read_table(args.files, args.repo, args.revision)
+    pins = read_table(args.files, args.receipt.parent.name, args.repo, args.revision)
     fetch_model(
         Source(args.source, args.repo, args.revision, "model"),
         pins,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 
 from shardwright.errors import BuildError, run_cli
-from shardwright.files import scratch_folder, sole_writer, write_json
+from shardwright.files import publish_folder, scratch_folder, sole_writer, write_json
 
 
 def run(receipt_path: Path, target: Path, report: Path, about: dict[str, str], num_gpus: int) -> None:
@@ -32,9 +31,7 @@ def run(receipt_path: Path, target: Path, report: Path, about: dict[str, str], n
     receipt = json.loads(receipt_path.read_text())
     with sole_writer(target, root=target.parents[2]), scratch_folder(target.parent, target.name) as scratch:
         made = import_model(receipt_path.with_suffix(""), scratch, about, num_gpus)
-        shutil.rmtree(target, ignore_errors=True)
-        scratch.chmod(0o755)
-        scratch.rename(target)
+        publish_folder(scratch, target)
         source = {"repo": receipt["repo"], "revision": receipt["revision"], "hub_files": receipt["files"]}
         write_json(report, {**source, **made})
     print(f"imported {made['num_parameters']:,} parameters, weights {made['weights_sha256'][:12]}…")

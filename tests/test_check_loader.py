@@ -80,6 +80,20 @@ def test_another_caption_than_the_stored_one_is_a_fault(tmp_path):
     assert make_caption(91) in report["faults"][0]
 
 
+def test_packing_that_cannot_isolate_fails_here(tmp_path):
+    """R37: Qwen3.6's linear attention is refused on the CPU, not on the GPU node after loading."""
+    from check_loader import run
+
+    root = make_build(tmp_path, samples(0, 2), samples(90, 2))
+    path = root / "models/tiny/import/config.json"
+    about = json.loads(path.read_text())
+    about["text_config"]["layer_types"] = ["linear_attention", "full_attention"]
+    path.write_text(json.dumps(about))
+    files = (root / "energon/manifest.json", root / "models/tiny/import.json")
+    with pytest.raises(BuildError, match=r"train.packing: found true with layers of kind linear_attention"):
+        run(*files, SMALL, 2, 8, root / "loader_check.json", packing=True)
+
+
 def test_a_split_without_a_usable_sample_is_a_fault(tmp_path):
     """R41: nothing but blank captions in val."""
     root = make_build(tmp_path, samples(0, 4), [make_sample(90, " "), make_sample(91, "")])

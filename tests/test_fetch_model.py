@@ -148,7 +148,7 @@ def test_a_stray_file_is_refused(tmp_path, hub, pins, stray):
 @pytest.mark.parametrize("table", ["", "config/pins/models/absent.tsv"])
 def test_a_model_without_pins_is_refused_with_the_command_that_writes_them(tmp_path, hub, table):
     printed = refused(hub, fetch_model, arguments(tmp_path, table))
-    named = table or "config/pins/models/tiny-vl.tsv"
+    named = table or "config/pins/models/tiny.tsv"
     assert f"python scripts/pin_model.py --repo {REPO} --revision {REVISION} --table {named}" in printed
     assert not hub.requests
 

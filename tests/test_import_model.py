@@ -174,6 +174,23 @@ def test_model_files_are_checked_like_the_config(tmp_path):
         read_model_file(str(wrong), SCHEMA)
     with pytest.raises(BuildError, match="no such file"):
         read_model_file(str(tmp_path / "absent.yaml"), SCHEMA)
+    with pytest.raises(BuildError, match="found a folder; expected a model file"):
+        read_model_file(str(tmp_path), SCHEMA)
+    wrong.write_text("name: tiny\nrepo: [a, b\ndtype: fp32\n")
+    with pytest.raises(BuildError, match=r"wrong\.yaml, line 3: found .*; expected YAML"):
+        read_model_file(str(wrong), SCHEMA)
+
+
+def test_the_pin_command_in_a_model_file_is_the_one_that_fetch_model_tells():
+    """A newcomer gets one name for the table, wherever it is read."""
+    from fetch_model import read_table
+
+    for path in sorted((CHECKOUT / "config/models").glob("q*.yaml")):
+        about = read_model_file(str(path), SCHEMA)
+        with pytest.raises(BuildError) as caught:
+            read_table("", about["name"], about["repo"], about["revision"])
+        table = caught.value.next_step.split("`files: ")[1].split("`")[0]
+        assert f"--table {table}" in path.read_text()
 
 
 def test_the_rule_fetches_imports_and_refuses_missing_gpus(tmp_path):

@@ -6,13 +6,16 @@ import json
 import math
 import resource
 import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from shardwright.errors import BuildError
 from shardwright.training.batching import plan_batches
-from train_helpers import SyntheticFeed, make_batch, settings, tiny_model
+from train_helpers import CHECKOUT, SyntheticFeed, make_batch, settings, tiny_model
 
 torch = pytest.importorskip("torch")
 
@@ -200,6 +203,68 @@ def test_not_finite_stops_before_the_step_and_names_the_samples(build, tmp_path)
     assert [step for step, _, _ in losses(tmp_path)] == [1, 2, 3]
 
 
+def test_the_line_of_a_bad_step_is_short(ranks, tmp_path):
+    """R42: a global batch of thousands is named in the evidence, not in the error's line."""
+    from shardwright.training.guards import check_finite
+
+    uids = [[[f"{number:032x}" for number in range(4096)]]]
+    with pytest.raises(BuildError, match=r"and 4088 more; all are in .*nonfinite\.json") as caught:
+        check_finite(3, [[1.0]], uids, float("nan"), tmp_path, ranks)
+    assert len(str(caught.value)) < 1000
+    assert json.loads((tmp_path / "nonfinite.json").read_text())["uids"] == uids[0][0]
+
+
+def test_every_seed_that_the_schema_allows_can_be_used():
+    """The largest seed still seeds the last step of the longest run."""
+    from shardwright.training.parallel import seed_step
+
+    schema = yaml.safe_load((CHECKOUT / "config/schema/train.yaml").read_text())
+    seed_step(schema["properties"]["seed"]["maximum"], 10**9, 4098)
+
+
+def test_fsdp2_shards_block_by_block_or_not_at_all(ranks):
+    """As one piece, a model of 35 B parameters would be gathered whole on each GPU."""
+    from torch.distributed.fsdp import FSDPModule
+
+    from shardwright.training.parallel import spread
+    from shardwright.training.setup import prepare_model
+
+    model = prepare_model(tiny_model(), settings(), ["q_proj"], [])
+    spread(model, "fsdp2", torch.float32, ranks)
+    sharded = {type(m).__name__.removeprefix("FSDP") for m in model.modules() if isinstance(m, FSDPModule)}
+    assert sharded == {"Qwen3VLTextDecoderLayer", "Qwen3VLVisionBlock", "PeftModel"}
+    with pytest.raises(BuildError, match=r"fsdp2 of a Linear: found no block"):
+        spread(torch.nn.Linear(2, 2), "fsdp2", torch.float32, ranks)
+
+
+def test_memory_and_work_are_told_before_launch(build, capsys):
+    """R43: weights, gradients and optimizer of a rank; a token meets two of four experts."""
+    from shardwright.training.cost import active_parameters
+
+    build(activation_checkpointing=True)
+    told = capsys.readouterr().out
+    assert "memory of a rank before activations: 0.00 GB (weights 0.00 GB" in told
+    assert "GFLOP" in told
+    model = tiny_model("Qwen3VLMoe")
+    experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
+    total = sum(p.numel() for p in model.parameters())
+    assert active_parameters(model) == (total - experts / 2, total - experts / 2)
+
+
+def test_validation_switched_on_after_the_last_step_is_made_up(build, tmp_path):
+    """A finished run that is started again with a cadence records the last step's validation, once."""
+    from shardwright.training.loop import train
+
+    train(build(steps=2))
+    for _ in range(2):
+        again = build(steps=2, validation_every=1)
+        assert again.start_step == 2
+        train(again)
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    assert [(r["kind"], r["step"]) for r in records] == [("train", 1), ("train", 2), ("validation", 2)]
+    assert math.isfinite(records[-1]["loss"])
+
+
 def test_infinite_gradient_with_finite_loss_stops_too(build, tmp_path):
     from shardwright.training.loop import train
 
@@ -214,9 +279,10 @@ def test_batch_without_supervised_tokens_never_trains(build, tmp_path):
     """R41: it is passed over and counted; nothing but such batches is an error."""
     from shardwright.training.loop import train
 
-    run = build(empty={1, 4}, steps=3, max_drop_share=1)
+    run = build(empty={1, 4}, steps=3, max_drop_share=1, drops={"too_long": 1})
     train(run)
-    assert run.counters.drops == {"no_supervised_token": 4}
+    assert run.drops == {"no_supervised_token": 4, "too_long": 8}
+    assert run.counters.num_samples == 12
     seen = [r["num_samples"] for r in map(json.loads, (tmp_path / "metrics.jsonl").open())]
     assert seen == [4, 4, 4]
     with pytest.raises(BuildError, match=r"100 in a row without a supervised token"):
@@ -319,13 +385,43 @@ def test_metrics_forget_what_came_after_the_checkpoint(tmp_path):
     log.record("train", 2, {"loss": 0.5})
     log.close()
     assert [record["step"] for record in read_records(path)] == [1, 2]
-    assert list((tmp_path / "board").glob("events*"))
+    assert _scalars(tmp_path / "board") == {"train/loss": [(2, 0.5)]}
+
+
+def _scalars(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder)).Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_a_run_leaves_its_numbers_for_tensorboard(build, tmp_path):
+    """Read back what a run shorter than the writer's own flush wrote."""
+    from shardwright.training.loop import train
+
+    run = build(tensorboard=True, steps=3, validation_every=3)
+    train(run)
+    run.metrics.close()
+    scalars = _scalars(tmp_path / "tensorboard")
+    assert [(step, pytest.approx(loss)) for step, loss, _ in losses(tmp_path)] == scalars["train/loss"]
+    assert [step for step, _ in scalars["validation/loss"]] == [0, 3]
+
+
+def test_two_builds_of_one_wandb_project_are_two_runs(build, tmp_path, monkeypatch):
+    """train.run is `lora` in most builds: the run's id carries what decides its weights."""
+    asked = []
+    service = SimpleNamespace(init=lambda **about: asked.append(about) or SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "wandb", service)
+    for folder in ("0123456789ab", "ba9876543210"):
+        build(folder=tmp_path / folder, wandb_project="vlm")
+    assert [about["id"] for about in asked] == ["lora-0123456789ab", "lora-ba9876543210"]
+    assert {(about["project"], about["resume"]) for about in asked} == {("vlm", "allow")}
 
 
 def test_wandb_that_cannot_be_imported_is_told(tmp_path, monkeypatch):
     from shardwright.training.metrics import MetricsLog
 
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(BuildError, match=r"train.wandb_project: found 'vlm', but wandb cannot be imported"):
         MetricsLog(tmp_path / "m.jsonl", 0, None, "vlm", "run")
 

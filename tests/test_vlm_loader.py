@@ -258,6 +258,20 @@ def test_metadata_of_another_energon_is_refused(processor, clean, tmp_path):
         open_loader(processor, dataset)
 
 
+def test_a_value_that_torch_refuses_is_not_laid_to_the_dataset(processor, clean):
+    """Building the dataset again would cost hours and change nothing."""
+    from shardwright.vlm.encoder import VLMTaskEncoder
+
+    class Breaks(VLMTaskEncoder):
+        def counted(self):
+            raise ValueError("unforeseen")
+
+    loader = open_loader(processor, clean, kind=Breaks)
+    with pytest.raises(BuildError, match="unforeseen") as caught:
+        next(iter(loader))
+    assert "dataset` again" not in str(caught.value)
+
+
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_tar_changed_after_indexing_is_an_error(processor, clean, tmp_path, damage):
     """A tar cut short or gone ends the read with advice, not a traceback."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,7 +122,6 @@ def make_batch(seed: int, size: int = 2, supervised: bool = True) -> dict[str, A
         "image_grid_thw": torch.tensor([[1, 4, 4]] * size),
         "uids": [f"{seed:08x}{row:024x}" for row in range(size)],
         "num_supervised": (labels != -100).sum(1),
-        "drops": {},
     }
 
 
@@ -142,6 +142,7 @@ class SyntheticLoader:
         self._rank, self._world_size, self._size, self._next = rank, world_size, size, 0
         self._nan_at, self._empty, self._drops, self._slow_s = nan_at, empty, drops or {}, slow_s
         self.fail_at = -1
+        self.drops: Counter[str] = Counter()
 
     def __iter__(self) -> SyntheticLoader:
         return self
@@ -155,16 +156,16 @@ class SyntheticLoader:
         batch = make_batch(number, self._size, supervised=number not in self._empty)
         if number == self._nan_at:
             batch["pixel_values"][0, 0] = float("nan")
-        batch["drops"] = dict(self._drops)
+        self.drops.update(self._drops)
         return batch
 
-    def save_state_rank(self) -> int:
-        """The loader's place, as the checkpoint keeps it."""
-        return self._next
+    def save_state_rank(self) -> tuple[int, Counter[str]]:
+        """The loader's place and counts, as the checkpoint keeps them."""
+        return self._next, self.drops
 
-    def restore_state_rank(self, state: int) -> None:
+    def restore_state_rank(self, state: tuple[int, Counter[str]]) -> None:
         """Go on from a place that was saved."""
-        self._next = state
+        self._next, self.drops = state
 
 
 class SyntheticFeed:

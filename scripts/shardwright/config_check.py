@@ -146,8 +146,18 @@ def read_model_file(text: str, schema_folder: Path) -> dict[str, Any]:
         "correct the config key model, or write the file; config/models/tiny.yaml is a complete example"
     )
     if not path.is_file():
-        raise BuildError(str(path), found="no such file", expected="a model file", next_step=next_step)
-    value = yaml.safe_load(path.read_text())
+        found = "a folder" if path.is_dir() else "no such file"
+        raise BuildError(str(path), found=found, expected="a model file", next_step=next_step)
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise BuildError(
+            f"{path}, line {mark.line + 1}" if mark else str(path),
+            found=getattr(error, "problem", None) or str(error),
+            expected="YAML: keys and values",
+            next_step="correct this line or the one before it",
+        ) from None
     if not isinstance(value, dict):
         raise BuildError(str(path), found=repr(value)[:80], expected="keys and values", next_step=next_step)
     try:

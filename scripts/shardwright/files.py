@@ -82,6 +82,14 @@ def scratch_folder(parent: Path, label: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def publish_folder(scratch: Path, target: Path) -> None:
+    """Put a finished folder in the place of `target`, readable by others as any folder."""
+    shutil.rmtree(target, ignore_errors=True)
+    scratch.chmod(0o755)
+    scratch.rename(target)
+    fsync_dir(target.parent)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented, key-sorted JSON, by rename."""
     with replacing(path) as scratch:

@@ -15,6 +15,8 @@ from shardwright.training.parallel import Ranks, unwrapped
 
 MAX_EMPTY_BATCHES = 100
 MIN_SAMPLES_FOR_SHARE = 100
+MAX_TOLD_UIDS = 8
+EVIDENCE = "nonfinite.json"
 
 
 def nothing_supervised(uids: list[str]) -> BuildError:
@@ -89,13 +91,16 @@ def check_finite(
     if not bad and math.isfinite(grad_norm):
         return
     named = sorted(uid for names in (bad or [names for _, names in pairs]) for uid in names)
+    shown = ", ".join(named[:MAX_TOLD_UIDS])
+    if len(named) > MAX_TOLD_UIDS:
+        shown += f" and {len(named) - MAX_TOLD_UIDS} more; all are in {folder / EVIDENCE}"
     what = "loss" if bad else "gradient"
     if ranks.is_first:
         evidence = {"step": step, "what": what, "uids": named, "losses": [repr(loss) for loss, _ in pairs]}
-        write_json(folder / "nonfinite.json", {**evidence, "grad_norm": repr(grad_norm)})
+        write_json(folder / EVIDENCE, {**evidence, "grad_norm": repr(grad_norm)})
     raise BuildError(
         f"step {step}",
-        found=f"a {what} that is not finite, from the samples {', '.join(named)}",
+        found=f"a {what} that is not finite, from the samples {shown}",
         expected="finite numbers; the optimizer did not step and the last checkpoint is intact",
         next_step="look at these samples (samples.exclude leaves some out), lower train.learning_rate, "
         "or train in fp32",

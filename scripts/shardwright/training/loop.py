@@ -21,9 +21,10 @@ from shardwright.training.metrics import MetricsLog, Progress
 from shardwright.training.optim import clip_gradients, learning_rate
 from shardwright.training.parallel import Ranks, gradients_summed, seed_step
 from shardwright.training.stop import StopRequest, shielded
+from shardwright.training.supervised import num_supervised, supervised_positions, targets_of
 from shardwright.training.validation import validate
+from shardwright.vlm.supervision import IGNORED
 
-IGNORED = -100
 NOT_MODEL_INPUTS = ("labels", "num_supervised")
 
 
@@ -33,10 +34,9 @@ class Stopped(Exception):
 
 @dataclass
 class Counters:
-    """What this rank has read so far; saved with its loader state."""
+    """What this rank has used, and passed over, so far; saved with its loader's state."""
 
     num_samples: int = 0
-    num_tokens: int = 0
     drops: Counter[str] = field(default_factory=Counter)
 
 
@@ -58,6 +58,11 @@ class Run:
     counters: Counters = field(default_factory=Counters)
 
     @property
+    def drops(self) -> Counter[str]:
+        """Samples that this rank lost so far, in its loader or here, by reason."""
+        return self.loader.drops + self.counters.drops
+
+    @property
     def dtype(self) -> torch.dtype:
         """Number format of the computation."""
         return torch.bfloat16 if self.settings["dtype"] == "bf16" else torch.float32
@@ -77,13 +82,12 @@ def summed_loss(model: nn.Module, batch: dict[str, Any], device: torch.device) -
     never meet the vocabulary.
     """
     tensors = {key: value.to(device) for key, value in batch.items() if isinstance(value, torch.Tensor)}
-    targets = tensors["labels"][:, 1:]
-    positions = (targets != IGNORED).any(dim=0).nonzero().squeeze(1)
+    positions = supervised_positions(tensors["labels"])
     inputs = {key: value for key, value in tensors.items() if key not in NOT_MODEL_INPUTS}
     logits = model(**inputs, logits_to_keep=positions, use_cache=False).logits
     return cross_entropy(
         logits.float().flatten(0, 1),
-        targets[:, positions].flatten(),
+        targets_of(tensors["labels"])[:, positions].flatten(),
         ignore_index=IGNORED,
         reduction="sum",
     )
@@ -95,14 +99,12 @@ def next_micro_batches(batches: Iterator[dict[str, Any]], run: Run) -> list[dict
     passed_over = 0
     while len(fetched) < run.plan.accumulation:
         batch = next(batches)
-        run.counters.drops.update(batch.get("drops") or {})
-        run.counters.num_samples += len(batch["uids"])
-        if int((batch["labels"][:, 1:] != IGNORED).sum()):
+        if num_supervised(batch["labels"]):
+            run.counters.num_samples += len(batch["uids"])
             fetched.append(batch)
             passed_over = 0
             continue
         run.counters.drops["no_supervised_token"] += len(batch["uids"])
-        run.counters.num_samples -= len(batch["uids"])
         passed_over += 1
         if passed_over == guards.MAX_EMPTY_BATCHES:
             raise guards.nothing_supervised(batch["uids"])
@@ -137,9 +139,8 @@ def train_step(run: Run, step: int, micro_batches: list[dict[str, Any]]) -> dict
     ranks, settings = run.ranks, run.settings
     seed_step(settings["seed"], step, ranks.rank)
     uids = [list(batch["uids"]) for batch in micro_batches]
-    num_tokens = sum(int((batch["labels"][:, 1:] != IGNORED).sum()) for batch in micro_batches)
-    counters = run.counters
-    facts = ranks.gather((num_tokens, uids, counters.num_samples, counters.drops))
+    num_tokens = sum(num_supervised(batch["labels"]) for batch in micro_batches)
+    facts = ranks.gather((num_tokens, uids, run.counters.num_samples, run.drops))
     guards.check_drops([fact[2] for fact in facts], [fact[3] for fact in facts], settings["max_drop_share"])
     total_tokens = sum(fact[0] for fact in facts)
 
@@ -157,7 +158,6 @@ def train_step(run: Run, step: int, micro_batches: list[dict[str, Any]]) -> dict
         group["lr"] = rate
     run.optimizer.step()
     run.optimizer.zero_grad(set_to_none=True)
-    counters.num_tokens += num_tokens
     seen = [uid for fact in facts for batch in fact[1] for uid in batch]
     return {
         "loss": sum(map(sum, all_losses)) / total_tokens,

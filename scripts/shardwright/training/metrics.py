@@ -28,7 +28,7 @@ class MetricsLog:
             short before it saved, and will be made again.
         tensorboard: Folder for TensorBoard events, or None.
         wandb_project: Weights & Biases project, or empty.
-        run: Name of the run.
+        run: Name of the run there, which no other run may have.
     """
 
     def __init__(

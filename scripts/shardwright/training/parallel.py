@@ -131,6 +131,9 @@ def spread(model: nn.Module, parallel: str, dtype: torch.dtype, ranks: Ranks) ->
         parallel: `ddp` or `fsdp2`.
         dtype: Number format of the computation.
         ranks: This process among all.
+
+    Raises:
+        BuildError: FSDP2 cannot tell the blocks of this model.
     """
     if parallel == "ddp":
         if ranks.world_size == 1:
@@ -144,10 +147,23 @@ def spread(model: nn.Module, parallel: str, dtype: torch.dtype, ranks: Ranks) ->
     policy = MixedPrecisionPolicy()
     if dtype != torch.float32:
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    names = set(getattr(model, "_no_split_modules", None) or ())
-    for block in [module for module in model.modules() if type(module).__name__ in names]:
+    for block in _blocks(model):
         fully_shard(block, mesh=mesh, mp_policy=policy)
     return fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    blocks = [module for module in model.modules() if type(module).__name__ in names]
+    if not blocks:
+        # As one piece the whole model would be gathered on each GPU at once.
+        raise BuildError(
+            f"fsdp2 of a {type(model).__name__}",
+            found=f"no block of the kinds {sorted(names)} that the class names (_no_split_modules)",
+            expected="blocks to shard one by one",
+            next_step="set train.parallel to ddp, or take a transformers whose class names its blocks",
+        )
+    return blocks
 
 
 @contextlib.contextmanager
@@ -157,9 +173,18 @@ def gradients_summed(model: nn.Module, last: bool) -> Iterator[None]:
         with contextlib.nullcontext() if last else model.no_sync():
             yield
         return
-    if hasattr(model, "set_requires_gradient_sync"):
+    if _is_sharded(model):
         model.set_requires_gradient_sync(last)
     yield
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    return hasattr(model, "set_requires_gradient_sync")
+
+
+def forwardable(model: nn.Module) -> nn.Module:
+    """What answers without a backward pass: FSDP2 gathers shards in its own forward, DDP is not needed."""
+    return model if _is_sharded(model) else unwrapped(model)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 
-from shardwright.files import fsync_dir, replacing, sha256_file, write_json
+from shardwright.files import publish_folder, replacing, sha256_file, write_json
 from shardwright.training.checkpoint import trained_tensors
 from shardwright.training.config import check_observed
-from shardwright.training.loop import NOT_MODEL_INPUTS, Counters, Run, computing
-from shardwright.training.parallel import unwrapped
+from shardwright.training.loop import NOT_MODEL_INPUTS, Run, computing
+from shardwright.training.parallel import forwardable
+from shardwright.training.supervised import supervised_positions
 
 
 @torch.no_grad()
@@ -25,10 +26,8 @@ def probe_logits(run: Run, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
     """
     tensors = {key: value for key, value in batch.items() if isinstance(value, torch.Tensor)}
     inputs = {key: value for key, value in tensors.items() if key not in NOT_MODEL_INPUTS}
-    positions = (tensors["labels"][:, 1:] != -100).any(dim=0).nonzero().squeeze(1)
-    run.model.eval()
-    sharded = hasattr(run.model, "set_requires_gradient_sync")
-    callee = run.model if sharded else unwrapped(run.model)
+    positions = supervised_positions(tensors["labels"])
+    callee = forwardable(run.model.eval())
     moved = {key: value.to(run.ranks.device) for key, value in inputs.items()}
     with computing(run):
         logits = callee(**moved, logits_to_keep=positions.to(run.ranks.device), use_cache=False).logits
@@ -50,7 +49,8 @@ def publish_checkpoint(run: Run, target: Path, about: dict[str, Any], probe: dic
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
     ranks.gather(None)
-    dcp.save(trained_tensors(run.model), storage_writer=dcp.FileSystemWriter(scratch / "tensors"))
+    writer = dcp.FileSystemWriter(scratch / "tensors", sync_files=True)
+    dcp.save(trained_tensors(run.model), storage_writer=writer)
     answer = probe_logits(run, probe)
     if ranks.is_first:
         with (scratch / "probe.pt").open("wb") as stream:
@@ -58,9 +58,7 @@ def publish_checkpoint(run: Run, target: Path, about: dict[str, Any], probe: dic
         files = sorted(path for path in scratch.rglob("*") if path.is_file())
         digests = {str(path.relative_to(scratch)): sha256_file(path) for path in files}
         write_json(scratch / "checkpoint.json", {**about, "sha256": digests})
-        shutil.rmtree(target, ignore_errors=True)
-        scratch.rename(target)
-        fsync_dir(target.parent)
+        publish_folder(scratch, target)
     ranks.gather(None)
 
 
@@ -71,16 +69,16 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def completion(
-    counters: list[Counters], records: list[dict[str, Any]], about: dict[str, Any]
+    drops: Counter[str], adjusted: Counter[str], records: list[dict[str, Any]], about: dict[str, Any]
 ) -> dict[str, Any]:
-    """The completion record: what was done, what came out, what was dropped.
+    """The completion record: what was done, what came out, what was dropped and changed.
 
     Args:
-        counters: Of every rank.
+        drops: Samples that all ranks lost, by reason.
+        adjusted: Samples that all ranks changed, by rule.
         records: The run's metrics.
         about: What `checkpoint.json` says too.
     """
-    drops = sum((counter.drops for counter in counters), Counter())
     steps = [record for record in records if record["kind"] == "train"]
     validations = [record for record in records if record["kind"] == "validation"]
     seconds = sum(record["step_s"] for record in steps)
@@ -93,6 +91,7 @@ def completion(
         "num_samples": sum(record["num_samples"] for record in steps),
         "num_supervised_tokens": num_tokens,
         "num_dropped": dict(sorted(drops.items())),
+        "num_adjusted": dict(sorted(adjusted.items())),
         "supervised_tokens_per_s": round(num_tokens / seconds, 1),
         "data_wait_share": round(sum(record["data_wait_s"] for record in steps) / seconds, 4),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -77,14 +78,28 @@ def _publish(run: Run, request: Request, feed: Feed, outputs: Outputs, folder: P
         "model": sources.model_facts(),
     }
     publish.publish_checkpoint(run, outputs.checkpoint, about, feed.probe())
-    counters = ranks.gather(run.counters)
+    told = ranks.gather((run.drops, run.loader.adjusted, run.loader.reader))
     if not ranks.is_first:
         return
     records = read_records(folder / "metrics.jsonl")
-    observed = {"num_ranks": ranks.world_size, "inputs": sources.identity()}
-    asked = {**run.settings, "num_ranks": run.plan.world_size, "inputs": request.inputs}
+    observed = {"inputs": sources.identity(), "readers": [reader for _, _, reader in told]}
+    asked = {**run.settings, "inputs": request.inputs, "readers": _readers(run)}
     publish.check_run(asked, observed, records)
     publish.copy_file(folder / "metrics.jsonl", outputs.metrics)
     packages = {name: version(name) for name in PACKAGES}
     write_resolved(outputs.resolved_config, {**about, "batches": str(run.plan), "packages": packages})
-    write_json(outputs.completed, publish.completion(counters, records, about))
+    drops, adjusted = (sum((fact[place] for fact in told), Counter()) for place in (0, 1))
+    write_json(outputs.completed, publish.completion(drops, adjusted, records, about))
+
+
+def _readers(run: Run) -> list[dict[str, Any]]:
+    """What each rank's loader should have been, by the settings."""
+    about = {
+        "split": "train",
+        "repeat": True,
+        "micro_batch_size": run.plan.micro_size,
+        "world_size": run.plan.world_size,
+        "num_workers": run.settings["loader_workers"],
+        "seed": run.settings["seed"],
+    }
+    return [{**about, "rank": rank} for rank in range(run.plan.world_size)]

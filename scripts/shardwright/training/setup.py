@@ -19,6 +19,7 @@ from shardwright.training.adapters import (
 )
 from shardwright.training.batching import plan_batches
 from shardwright.training.checkpoint import Checkpoints
+from shardwright.training.cost import cost_lines
 from shardwright.training.loading import fill_shards, is_empty, start_adapters
 from shardwright.training.loop import Run
 from shardwright.training.metrics import MetricsLog
@@ -97,7 +98,7 @@ def build_run(
     """
     plan = plan_batches(settings)
     model = prepare_model(model, settings, feed.sources.targets, feed.sources.target_parameters)
-    table = trainable_table(model)
+    table = [*trainable_table(model), *cost_lines(model, settings, ranks.world_size)]
     dtype = torch.bfloat16 if settings["dtype"] == "bf16" else torch.float32
     model = spread(model, settings["parallel"], dtype, ranks)
     if is_empty(model):
@@ -120,7 +121,9 @@ def build_run(
     if ranks.is_first:
         print(f"starting after step {run.start_step}/{settings['steps']}", flush=True)
         board = folder / "tensorboard" if settings["tensorboard"] else None
+        # The fingerprint keeps two builds of one W&B project apart.
+        name = f"{settings['run']}-{folder.name}"
         run.metrics = MetricsLog(
-            folder / "metrics.jsonl", run.start_step, board, settings["wandb_project"], settings["run"]
+            folder / "metrics.jsonl", run.start_step, board, settings["wandb_project"], name
         )
     return run

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from shardwright.errors import BuildError
-from shardwright.training.parallel import Ranks, unwrapped
+from shardwright.training.parallel import Ranks, forwardable
+from shardwright.training.supervised import num_supervised
 
 
 def _rounds(batches: Iterable[dict[str, Any]], size: int) -> Iterable[list[dict[str, Any]]]:
@@ -38,18 +39,17 @@ def validate(
         BuildError: The stream is empty.
     """
     model.eval()
-    callee = model if hasattr(model, "set_requires_gradient_sync") else unwrapped(model)
+    callee = forwardable(model)
     loss = torch.zeros((), dtype=torch.float64)
     num_tokens = num_samples = 0
     for chunk in _rounds(itertools.islice(batches, max_batches), ranks.world_size):
         busy = ranks.rank < len(chunk)
         batch = chunk[ranks.rank if busy else 0]
-        supervised = int((batch["labels"][:, 1:] != -100).sum())
         with computing:
             value = summed_loss(callee, batch, ranks.device)
         if busy:
             loss += value.double().cpu()
-            num_tokens += supervised
+            num_tokens += num_supervised(batch["labels"])
             num_samples += len(batch["uids"])
     sums = ranks.gather((float(loss), num_tokens, num_samples))
     total_loss, total_tokens, total_samples = (sum(column) for column in zip(*sums, strict=True))

@@ -64,16 +64,21 @@ class Loader:
 
     Args:
         loader: Energon's loader.
-        reader: What decides its order; a state is only restored into an equal reader.
+        source: The data's size and Energon's version, which decide the order, too.
+        reader: How it reads.
+
+    A state is only restored where source and reader are equal.
 
     Attributes:
+        reader: Split, repetition, batch size, rank, ranks, workers, seed.
         drops: Samples lost so far by reason, this rank.
         adjusted: Samples changed so far by rule, this rank.
     """
 
-    def __init__(self, loader: Any, reader: dict[str, Any]) -> None:
+    def __init__(self, loader: Any, source: dict[str, Any], reader: dict[str, Any]) -> None:
         self._loader = loader
-        self._reader = reader
+        self.reader = reader
+        self._deciding = {**source, **reader}
         self._begun = False
         self.drops: Counter[str] = Counter()
         self.adjusted: Counter[str] = Counter()
@@ -92,9 +97,15 @@ class Loader:
                 "samples that can be read and encoded",
                 "the lines `dropped …` above name samples and rules; `data` in the config holds the limits",
             ) from error
-        except (OSError, tarfile.TarError, ValueError) as error:
+        except (OSError, tarfile.TarError) as error:
             raise self._failed(
                 error, "tars as they were indexed", "build the target `dataset` again"
+            ) from error
+        except ValueError as error:
+            raise self._failed(
+                error,
+                "samples that the processor and torch take",
+                "report this with the traceback above it: the dataset need not be at fault",
             ) from error
         except RuntimeError as error:
             raise self._failed(
@@ -106,7 +117,7 @@ class Loader:
     def _failed(self, error: Exception, expected: str, next_step: str) -> BuildError:
         told = f"{type(error).__name__}: {error}"
         return BuildError(
-            f"reading split {self._reader['split']}", found=told, expected=expected, next_step=next_step
+            f"reading split {self.reader['split']}", found=told, expected=expected, next_step=next_step
         )
 
     def close(self) -> None:
@@ -124,7 +135,7 @@ class Loader:
         """The place in the data, to be saved with a checkpoint of this rank."""
         place = self._loader.save_state_rank()
         counts = {"drops": dict(self.drops), "adjusted": dict(self.adjusted)}
-        return {"reader": self._reader, "place": place, **counts}
+        return {"reader": self._deciding, "place": place, **counts}
 
     def restore_state_rank(self, state: dict[str, Any]) -> None:
         """Go on from a saved place; before the first batch only.
@@ -134,12 +145,13 @@ class Loader:
         """
         assert not self._begun, "restore before the first batch"
         saved = state["reader"]
-        changed = [key for key in sorted({*saved, *self._reader}) if saved.get(key) != self._reader.get(key)]
+        own = self._deciding
+        changed = [key for key in sorted({*saved, *own}) if saved.get(key) != own.get(key)]
         if changed:
             raise BuildError(
                 "loader state",
                 found=", ".join(f"{key} {saved.get(key)}" for key in changed),
-                expected=", ".join(f"{key} {self._reader.get(key)}" for key in changed),
+                expected=", ".join(f"{key} {own.get(key)}" for key in changed),
                 next_step="resume with what the state was saved with, or start a new run",
             )
         self._loader.restore_state_rank(state["place"])
@@ -210,15 +222,14 @@ def build_loader(
         data = get_val_dataset(EPath(dataset), **common)
     warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true")
     loader = get_savable_loader(data, watchdog_timeout_seconds=WATCHDOG_S)
+    source = {"num_samples": num_samples, "energon_version": energon_version}
     reader = {
         "split": split,
-        "num_samples": num_samples,
         "repeat": repeat,
         "micro_batch_size": micro_batch_size,
         "rank": rank,
         "world_size": world_size,
         "num_workers": num_workers,
         "seed": seed,
-        "energon_version": energon_version,
     }
-    return Loader(loader, reader)
+    return Loader(loader, source, reader)
