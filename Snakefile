@@ -1,7 +1,7 @@
 """Shardwright: from pinned parquet checksums to a fine-tuned vision-language checkpoint.
 
 Config: config/config.yaml (the example build) unless the given config names its own `build`.
-Named targets: metadata, raw, audit, dataset, model, checkpoint, report; `all` is the whole build.
+Named targets: metadata, raw, audit, dataset, model, checkpoint, learned, report; `all` is the whole build.
 """
 
 import sys
@@ -27,6 +27,7 @@ include: "rules/fetch_model.smk"
 include: "rules/model.smk"
 include: "rules/loader.smk"
 include: "rules/train.smk"
+include: "rules/learning.smk"
 include: "rules/report.smk"
 include: "rules/placement.smk"
 

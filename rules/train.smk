@@ -1,8 +1,8 @@
 """Train the imported model on the dataset, then export what was trained.
 
 Config: train, model. Inputs: energon/manifest.json, loader_check.json, models/{model}/import.json.
-Outputs: train/{run}/checkpoint/, metrics.jsonl, resolved_config.yaml, completed.json; train/{run}/export/,
-export.json and, when asked for, learning_check.json.
+Outputs: train/{run}/checkpoint/, metrics.jsonl, resolved_config.yaml, completed.json;
+train/{run}/export/, export.json.
 train/{run}/state/ is the running state: no rule owns it, so nothing deletes it.
 """
 
@@ -25,11 +25,6 @@ except BuildError as error:
 rule checkpoint:
     input:
         f"<root>/train/{TRAIN['run']}/export.json",
-
-
-rule learned:
-    input:
-        f"<root>/train/{TRAIN['run']}/learning_check.json",
 
 
 rule train_model:
@@ -120,38 +115,4 @@ rule export_checkpoint:
             --export {output.folder:q} \
             --report {output.report:q} \
             >{log:q} 2>&1
-        """
-
-
-rule learning_check:
-    input:
-        manifest="<root>/energon/manifest.json",
-        model=f"<root>/models/{MODEL['name']}/import.json",
-        export="<root>/train/{run}/export",
-    output:
-        report="<root>/train/{run}/learning_check.json",
-    log:
-        "<root>/logs/learning_check/{run}.log",
-    benchmark:
-        "<root>/benchmarks/learning_check/{run}.tsv"
-    wildcard_constraints:
-        run=re.escape(TRAIN["run"]),
-    threads: 2
-    resources:
-        mem_mb=8000,
-        runtime=120,
-    params:
-        code=digest("learning_check"),
-        limits=json.dumps(BUILD["data"], sort_keys=True),
-        facts=TRAIN["learning_facts"],
-    shell:
-        """
-        {PY} {SCRIPTS}/learning_check.py \
-            --manifest {input.manifest:q} \
-            --import-report {input.model:q} \
-            --merged {input.export:q}/merged \
-            --limits {params.limits:q} \
-            --facts {params.facts:q} \
-            --report {output.report:q} \
-            2>&1 | tee {log:q}
         """

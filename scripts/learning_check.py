@@ -35,12 +35,9 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         BuildError: The trained model is not right more often.
     """
-    import torch
-    from transformers import AutoModelForImageTextToText
-
     from shardwright.training import grading
     from shardwright.vlm.budgets import Limits, set_pixel_limits
-    from shardwright.vlm.models import load_imported, load_processor
+    from shardwright.vlm.models import load_processor
 
     tars = json.loads(args.manifest.read_text())["tars"]
     names = {split: [tar["name"] for tar in tars if tar["split"] == split] for split in ("train", "val")}
@@ -48,11 +45,13 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
     train = list(grading.read_captions(args.manifest.parent, names["train"]))
     captions = [sample["caption"] for sample in samples]
     facts = grading.parse_facts(args.facts)
-    base, _ = load_imported(args.import_report.parent / "import", torch.float32, torch.device("cpu"))
-    trained = AutoModelForImageTextToText.from_pretrained(args.merged, dtype=torch.float32)
     processor = load_processor(args.merged)
     set_pixel_limits(processor, Limits(**args.limits))
-    said = {who: grading.describe(m, processor, samples) for who, m in (("base", base), ("trained", trained))}
+    # One after the other: two models of 35 B parameters in fp32 would be 280 GB.
+    said = {
+        who: grading.describe(open_model(), processor, samples)
+        for who, open_model in (("base", lambda: open_base(args)), ("trained", lambda: open_trained(args)))
+    }
     right = {who: grading.grade(texts, captions, facts) for who, texts in said.items()}
     right["blind"] = grading.blind_guess(train, captions, facts)
     answers = [
@@ -70,6 +69,23 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
     grading.check_learned(right, len(samples))
     write_json(args.report, report)
     return report
+
+
+def open_base(args: argparse.Namespace) -> Any:
+    """The imported model."""
+    import torch
+
+    from shardwright.vlm.models import load_imported
+
+    return load_imported(args.import_report.parent / "import", torch.float32, torch.device("cpu"))[0]
+
+
+def open_trained(args: argparse.Namespace) -> Any:
+    """The exported model, opened as a user would."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText.from_pretrained(args.merged, dtype=torch.float32)
 
 
 if __name__ == "__main__":

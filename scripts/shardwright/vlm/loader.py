@@ -97,16 +97,14 @@ class Loader:
                 "samples that can be read and encoded",
                 "the lines `dropped …` above name samples and rules; `data` in the config holds the limits",
             ) from error
-        except (OSError, tarfile.TarError) as error:
-            raise self._failed(
-                error, "tars as they were indexed", "build the target `dataset` again"
-            ) from error
-        except ValueError as error:
-            raise self._failed(
-                error,
-                "samples that the processor and torch take",
-                "report this with the traceback above it: the dataset need not be at fault",
-            ) from error
+        except (OSError, tarfile.TarError, ValueError) as error:
+            # Energon tells a tar cut short by ValueError, as others tell quite other things.
+            if not isinstance(error, ValueError) or ".tar" in str(error):
+                expected, next_step = "tars as they were indexed", "build the target `dataset` again"
+            else:
+                expected = "batches that the processor and torch can make"
+                next_step = "report this with the log: the dataset need not be at fault"
+            raise self._failed(error, expected, next_step) from error
         except RuntimeError as error:
             raise self._failed(
                 error,
