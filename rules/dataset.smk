@@ -9,9 +9,8 @@ read its output, so that only the tars whose part of the plan changed are writte
 those jobs are known from the start, and a dry run lists them all.
 """
 
+from shardwright.manifest import META_FILES
 from shardwright.plan_digest import exclude_digest, part_digest
-
-META = ["dataset.yaml", "shardwright.yaml", "split.yaml", ".info.json", "index.sqlite", "index.uuid"]
 
 
 rule dataset:
@@ -20,7 +19,7 @@ rule dataset:
         [f"<root>/energon/{tar.split}-shard-{tar.part}.tar.idx" for tar in TARS],
         [f"<root>/index/{tar.stem}.json" for tar in TARS],
         [f"<root>/index/{tar.stem}.parquet" for tar in TARS],
-        expand("<root>/energon/.nv-meta/{name}", name=META),
+        expand("<root>/energon/.nv-meta/{name}", name=META_FILES),
         "<root>/index/index.json",
         "<root>/energon/manifest.json",
 
@@ -96,7 +95,7 @@ rule convert_tar:
             --raw {params.raw:q} \
             --repo {params.repo:q} \
             --revision {params.revision:q} \
-            --prompt {params.prompt:q} \
+            --prompt={params.prompt:q} \
             --tar {output.tar:q} \
             --members {output.members:q} \
             --receipt {output.receipt:q} \
@@ -112,7 +111,7 @@ rule index_dataset:
         members=[f"<root>/index/{tar.stem}.parquet" for tar in TARS],
         receipts=[f"<root>/index/{tar.stem}.json" for tar in TARS],
     output:
-        meta=expand("<root>/energon/.nv-meta/{name}", name=META),
+        meta=expand("<root>/energon/.nv-meta/{name}", name=META_FILES),
         receipt="<root>/index/index.json",
     log:
         "<root>/logs/index_dataset/index_dataset.log",
@@ -142,7 +141,7 @@ rule write_manifest:
         audit="<root>/audit/summary.json",
         plan="<root>/plan/summary.json",
         index="<root>/index/index.json",
-        meta=expand("<root>/energon/.nv-meta/{name}", name=META),
+        meta=expand("<root>/energon/.nv-meta/{name}", name=META_FILES),
     output:
         manifest="<root>/energon/manifest.json",
     log:
@@ -168,7 +167,7 @@ rule write_manifest:
             --index {input.index:q} \
             --repo {params.repo:q} \
             --revision {params.revision:q} \
-            --prompt {params.prompt:q} \
+            --prompt={params.prompt:q} \
             --validation-fraction {params.validation_fraction:q} \
             --manifest {output.manifest:q} \
             >{log:q} 2>&1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ from shardwright.arrow import without_pandas
 from shardwright.dataset_check import check_no_foreign_tars, check_tars, read_receipts
 from shardwright.deadline import deadline
 from shardwright.errors import run_cli
-from shardwright.files import sha256_file, sole_writer, write_json
-
-META_FILES = (".info.json", "dataset.yaml", "index.sqlite", "index.uuid", "shardwright.yaml", "split.yaml")
+from shardwright.files import read_json, sha256_file, sole_writer, write_json
+from shardwright.manifest import META_FILES
 
 
 def index_dataset(plan: dict[str, Any], dataset: Path, receipt: Path, threads: int) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--deadline-s", type=float, default=14_400.0)
     args = parser.parse_args(argv)
-    plan = json.loads(args.plan.read_text(encoding="utf-8"))
+    plan = read_json(args.plan)
     with sole_writer(args.receipt), deadline(args.deadline_s, "indexing the dataset"):
         found = index_dataset(plan, args.dataset, args.receipt, args.threads)
     print(f"indexed {found['samples']} samples in {len(found['tars'])} tars")

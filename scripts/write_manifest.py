@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 from shardwright.errors import run_cli
-from shardwright.files import sole_writer, write_json
+from shardwright.files import read_json, sole_writer, write_json
 from shardwright.manifest import check_meta_files, make_manifest
 
 SOURCE_FIELDS = ("file", "rows", "bytes", "sha256")
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -31,13 +25,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--validation-fraction", type=float, required=True)
     parser.add_argument("--manifest", type=Path, required=True)
     args = parser.parse_args(argv)
-    files = [{name: receipt[name] for name in SOURCE_FIELDS} for receipt in map(_read, args.metadata)]
+    files = [{name: receipt[name] for name in SOURCE_FIELDS} for receipt in map(read_json, args.metadata)]
     source = {"repo": args.repo, "revision": args.revision, "files": files}
     samples = {"prompt": args.prompt, "validation_fraction": args.validation_fraction}
     with sole_writer(args.manifest):
-        index = _read(args.index)
+        index = read_json(args.index)
         check_meta_files(args.manifest.parent / ".nv-meta", index["files"])
-        manifest = make_manifest(source, samples, _read(args.audit), _read(args.plan), index)
+        manifest = make_manifest(source, samples, read_json(args.audit), read_json(args.plan), index)
         write_json(args.manifest, manifest)
     print(f"{args.manifest}: {manifest['counts']['kept']} samples in {len(manifest['tars'])} tars")
 

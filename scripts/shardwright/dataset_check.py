@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from shardwright.arrow import read_parquet
 from shardwright.errors import BuildError
-from shardwright.files import sha256_file
+from shardwright.files import read_json, sha256_file
 from shardwright.tarformat import BLOCK, padded, tar_index
 
 AGAIN = "delete it and run the same command again: it is written anew"
@@ -25,7 +24,7 @@ def read_receipts(folder: Path, plan: dict[str, Any]) -> list[dict[str, Any]]:
     receipts = []
     for stem, part in plan["parts"].items():
         path = folder / f"{stem}.json"
-        receipt = json.loads(path.read_text(encoding="utf-8"))
+        receipt = read_json(path)
         for name in ("samples", "content_sha256"):
             if receipt[name] != part[name]:
                 raise BuildError(

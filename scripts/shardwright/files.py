@@ -93,7 +93,13 @@ def publish_folder(scratch: Path, target: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented, key-sorted JSON, by rename."""
     with replacing(path) as scratch:
-        scratch.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+        text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+        scratch.write_text(f"{text}\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file that `write_json` wrote."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @contextlib.contextmanager

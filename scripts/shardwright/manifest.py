@@ -12,6 +12,7 @@ SPLIT_RULE = (
     "val if the first 8 bytes of SHA-256(uid), read big-endian and divided by 2^64, are below "
     "validation_fraction; train otherwise"
 )
+META_FILES = (".info.json", "dataset.yaml", "index.sqlite", "index.uuid", "shardwright.yaml", "split.yaml")
 ORDER = "by shard, then by key of the raw sample"
 
 

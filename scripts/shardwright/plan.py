@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 
 from shardwright import verdicts
 from shardwright.errors import BuildError
-from shardwright.files import replacing, write_json
+from shardwright.files import read_json, replacing, write_json
 from shardwright.plan_table import SCHEMA, content_digest
 from shardwright.selection import (
     REASONS,
@@ -122,7 +121,7 @@ def _summarise(selector: Selector, writers: dict[str, PlanWriter], exclusions: E
 
 def _check(found: dict[str, Any], budget: Budget, audit: Path) -> None:
     num_kept = found["num_kept"]
-    totals = json.loads((audit / "totals.json").read_text(encoding="utf-8"))
+    totals = read_json(audit / "totals.json")
     if found["num_read"] != totals["samples"]:
         raise BuildError(
             f"{audit}: the rows of all shards",

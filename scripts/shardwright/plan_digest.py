@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from pathlib import Path
 
-from shardwright.files import find_path
+from shardwright.files import find_path, read_json
 
 
 @functools.lru_cache(maxsize=1)
 def _digests(path: Path, mtime_ns: int) -> dict[str, str]:
-    parts = json.loads(path.read_text(encoding="utf-8"))["parts"]
+    parts = read_json(path)["parts"]
     return {stem: part["content_sha256"] for stem, part in parts.items()}
 
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
 import platform
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from shardwright.code_digest import code_digest
-from shardwright.files import CHECKOUT, sha256_file
+from shardwright.files import CHECKOUT, read_json, sha256_file
 
 PACKAGES = (
     *("snakemake", "img2dataset", "pillow", "opencv-python-headless", "pyarrow", "webdataset"),
     *("megatron-energon", "torch", "torchvision", "transformers", "tokenizers", "peft", "huggingface_hub"),
 )
-
-
-def read_json(path: Path) -> Any:
-    """Read one JSON file."""
-    return json.loads(path.read_text())
 
 
 def packages() -> dict[str, str]:

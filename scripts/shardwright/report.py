@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shardwright.provenance import read_json
+from shardwright.files import read_json
 from shardwright.report_page import PAGE
 
 NUM_PICTURES = 12
