@@ -47,7 +47,7 @@ rule download_environment:
 rule download_shard:
     input:
         receipt=lambda wc: f"<root>/metadata/{SHARDS[wc.shard].name}.json",
-        parquet=ancient(lambda wc: f"<root>/metadata/{SHARDS[wc.shard].name}.parquet"),
+        metadata=ancient(lambda wc: f"<root>/metadata/{SHARDS[wc.shard].name}.parquet"),
         environment=ancient(expand("<root>/envs/{name}.txt", name=ENVIRONMENTS)),
     output:
         tar="<root>/raw/{shard}.tar",
@@ -73,7 +73,7 @@ rule download_shard:
     shell:
         """
         {BESIDE_SERVER} {PY} {SCRIPTS}/download_shard.py \
-            --parquet {input.parquet:q} \
+            --metadata {input.metadata:q} \
             --columns {params.columns:q} \
             --shard {wildcards.shard:q} \
             --start {params.start:q} \
@@ -83,7 +83,7 @@ rule download_shard:
             --fetching {FETCHING:q} \
             --environment {input.environment:q} \
             --tar {output.tar:q} \
-            --rows {output.parquet:q} \
+            --parquet {output.parquet:q} \
             --stats {output.stats:q} \
             2>&1 | tee {log:q}
         """
@@ -95,14 +95,15 @@ rule retry_failed:
 
 
 rule retry_shard:
-    # Replaces its own input by rename, and only when pictures were gained, so that nothing a
-    # finished shard holds can be lost; the audit then reruns for exactly those shards.
+    # Replaces its own input, and only when pictures were gained; wherever it is killed, the old triple
+    # or the new one is there for the next program. The audit then reruns for exactly those shards.
+    # Asked once, a shard is done: `snakemake retry_failed -R retry_shard` asks again.
     input:
         receipt=lambda wc: f"<root>/metadata/{SHARDS[wc.shard].name}.json",
-        parquet=ancient(lambda wc: f"<root>/metadata/{SHARDS[wc.shard].name}.parquet"),
+        metadata=ancient(lambda wc: f"<root>/metadata/{SHARDS[wc.shard].name}.parquet"),
         environment=ancient(expand("<root>/envs/{name}.txt", name=ENVIRONMENTS)),
         tar="<root>/raw/{shard}.tar",
-        rows="<root>/raw/{shard}.parquet",
+        parquet="<root>/raw/{shard}.parquet",
         stats="<root>/raw/{shard}_stats.json",
     output:
         report="<root>/retries/{shard}.json",
@@ -123,7 +124,7 @@ rule retry_shard:
     shell:
         """
         {BESIDE_SERVER} {PY} {SCRIPTS}/retry_shard.py \
-            --parquet {input.parquet:q} \
+            --metadata {input.metadata:q} \
             --columns {params.columns:q} \
             --shard {wildcards.shard:q} \
             --start {params.start:q} \
@@ -133,7 +134,7 @@ rule retry_shard:
             --fetching {FETCHING:q} \
             --environment {input.environment:q} \
             --tar {input.tar:q} \
-            --rows {input.rows:q} \
+            --parquet {input.parquet:q} \
             --stats {input.stats:q} \
             --report {output.report:q} \
             2>&1 | tee {log:q}

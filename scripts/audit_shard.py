@@ -9,6 +9,7 @@ from shardwright import verdicts
 from shardwright.arrow import without_pandas
 from shardwright.audit import RawFiles, audit_shard
 from shardwright.audit_sample import Expectations
+from shardwright.download.triple import Triple, finish_merge
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer
 
@@ -34,7 +35,9 @@ def main(argv: list[str] | None = None) -> None:
     files = RawFiles(args.shard, args.tar, args.parquet, args.stats)
     roles = {pair.partition("=")[0] for pair in args.columns.split()}
     expected = Expectations(face_boxes="face_bboxes" in roles)
-    with sole_writer(args.report), sole_writer(args.samples):
+    # The lock of the shard itself, too: retry_shard may be replacing it.
+    with sole_writer(args.tar), sole_writer(args.report), sole_writer(args.samples):
+        finish_merge(Triple(args.tar, args.parquet, args.stats))
         report = audit_shard(files, args.rows, args.samples, args.report, expected, args.threads)
     kept = report["verdicts"][verdicts.KEEP]
     drops = ", ".join(

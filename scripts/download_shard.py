@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     plan = plan_of(args)
     columns = parse_columns(args.columns)
     with sole_writer(plan.target.tar):
-        table, cleaned = clean_rows(read_rows(args.parquet, args.start, args.stop, columns))
+        table, cleaned = clean_rows(read_rows(args.metadata, args.start, args.stop, columns))
         check_format(columns.get("sha256"), cleaned)
         download_shard(plan, table, cleaned)
 

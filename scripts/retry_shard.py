@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     plan = plan_of(args)
     columns = parse_columns(args.columns)
     with sole_writer(plan.target.tar):
-        report = retry_shard(plan, args.parquet, (args.start, args.stop), columns)
+        report = retry_shard(plan, args.metadata, (args.start, args.stop), columns)
     write_json(args.report, report)
 
 

@@ -106,11 +106,11 @@ def command(root: Path, parquet: Path, rows: int, *, shard: int = 0, **changes: 
     return [
         sys.executable,
         str(SCRIPTS / "download_shard.py"),
-        *("--parquet", str(parquet), "--columns", COLUMNS),
+        *("--metadata", str(parquet), "--columns", COLUMNS),
         *("--shard", f"{shard:08d}", "--start", "0", "--stop", str(rows), "--rows-per-shard", "100"),
         *("--content", json.dumps(dataclasses.asdict(content))),
         *("--fetching", json.dumps(dataclasses.asdict(fetching))),
-        *("--tar", str(raw / f"{shard:08d}.tar"), "--rows", str(raw / f"{shard:08d}.parquet")),
+        *("--tar", str(raw / f"{shard:08d}.tar"), "--parquet", str(raw / f"{shard:08d}.parquet")),
         *("--stats", str(raw / f"{shard:08d}_stats.json")),
     ]
 

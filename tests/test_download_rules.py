@@ -14,7 +14,16 @@ from download_helpers import QUICK, agrees, make_parquet, outcomes, photo, sampl
 from helpers import jobs_by_rule, snakemake
 from image_server import ImageServer, body, faulty_first
 
-RULES = ("--allowed-rules", "raw", "download_shard", "retry_failed", "retry_shard", "download_environment")
+RULES = (
+    "--allowed-rules",
+    "raw",
+    "download_shard",
+    "download_environment",
+    "audit_shard",
+    "retry_failed",
+    "retry_shard",
+)
+AUDIT = "out/audit/00000000.json"
 
 
 def write_config(folder: Path, parquet: Path, **download) -> Path:
@@ -69,7 +78,7 @@ def test_retry_failed_fetches_only_what_may_have_passed_and_merges_it(tmp_path):
         server.pages["/3.jpg"] = body(b"", 404)
         server.pages["/5.jpg"] = body(b"", 503)
         prepared(tmp_path, [server.url(f"/{n}.jpg") for n in range(6)])
-        run(tmp_path, "raw", retries=0)
+        run(tmp_path, "raw", AUDIT, retries=0)
         before = samples(tmp_path / "out/raw/00000000.tar")
         assert stats(tmp_path / "out")["failure_classes"] == {"http_5xx": 2, "http_4xx": 1}
         server.pages["/1.jpg"] = server.pages["/3.jpg"] = body(photo(77))
@@ -78,8 +87,14 @@ def test_retry_failed_fetches_only_what_may_have_passed_and_merges_it(tmp_path):
         assert sorted(path for path, _ in server.requests) == ["/1.jpg", "/5.jpg"]
         assert jobs_by_rule(done.stdout) == {"retry_shard": 1, "retry_failed": 1}
         assert "2 of 6 URLs asked for again, 1 pictures gained; 4 now" in done.stdout
-        again = run(tmp_path, "retry_failed", "raw", retries=0)
-        assert "Nothing to be done" in again.stdout
+        assert "; 1 may pass yet (`snakemake retry_failed -R retry_shard`)" in done.stdout
+        again = run(tmp_path, "retry_failed", "raw", AUDIT, retries=0)
+        assert jobs_by_rule(again.stdout) == {"audit_shard": 1}  # the gained picture, and nothing else
+        assert json.loads((tmp_path / AUDIT).read_text())["successes"] == 4
+        server.requests.clear()
+        once_more = run(tmp_path, "retry_failed", "-R", "retry_shard", retries=0)
+        assert [path for path, _ in server.requests] == ["/5.jpg"]
+        assert jobs_by_rule(once_more.stdout) == {"retry_shard": 1, "retry_failed": 1}
     agrees(tmp_path / "out", 6)
     after = samples(tmp_path / "out/raw/00000000.tar")
     assert {key: after[key] for key in before} == before and sorted(set(after) - set(before)) == [
@@ -94,7 +109,7 @@ def test_retry_failed_fetches_only_what_may_have_passed_and_merges_it(tmp_path):
     found = stats(tmp_path / "out")
     assert (found["successes"], found["retry_rounds"]) == (4, 1)
     report = json.loads((tmp_path / "out/retries/00000000.json").read_text())
-    assert (report["asked_again"], report["gained"]) == (2, 1)
+    assert (report["asked_again"], report["gained"]) == (1, 0)
 
 
 def test_content_settings_download_again_and_patience_does_not(tmp_path):

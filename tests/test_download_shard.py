@@ -168,13 +168,18 @@ def test_what_does_not_agree_is_found(tmp_path):
         return find_disagreement(triple, keys) or "none"
 
     assert problem() == "none"
-    assert find_disagreement(triple, [*keys, "0000000003"]) == "3 of 4 rows"
-    assert problem(tar=tar[: len(tar) // 2]).startswith("ValueError: ")
-    assert problem(tar=tar[:-10240]).startswith("ValueError: ")
-    assert problem(tar=tar[second:]) == "8 members for 3 successes"
-    assert problem(parquet=parquet[:-100]).startswith("Arrow")
-    assert problem(stats=told.replace('"successes": 3', '"successes": 2')).startswith("stats successes 2")
-    assert problem(stats="{").startswith("JSONDecodeError")
+    assert find_disagreement(triple, [*keys, "0000000003"]) == (
+        "00000000.parquet: found 3 rows; expected 4, as the plan says"
+    )
+    assert "the keys of other rows" in find_disagreement(triple, ["0000000003", *keys[:2]])
+    assert "the tar is truncated" in problem(tar=tar[: len(tar) // 2])
+    assert "the tar is truncated" in problem(tar=tar[:-10240])
+    assert "json as first member" in problem(tar=tar[second:])
+    assert "with checksum" in problem(tar=tar[:second] + b"x" + tar[second + 1 :])
+    assert "found Parquet magic bytes not found" in problem(parquet=parquet[:-100])
+    found = "found 2 successes; expected 3, as 00000000.parquet has"
+    assert found in problem(stats=told.replace('"successes": 3', '"successes": 2'))
+    assert "JSONDecodeError" in problem(stats="{")
 
 
 # Rows

@@ -131,10 +131,10 @@ def ours(folder: Path, parquet: Path, rows: int, args: argparse.Namespace) -> li
         [
             sys.executable,
             str(SCRIPTS / "download_shard.py"),
-            *("--parquet", str(parquet), "--columns", COLUMNS, "--shard", f"{shard:08d}"),
+            *("--metadata", str(parquet), "--columns", COLUMNS, "--shard", f"{shard:08d}"),
             *("--start", str(shard * rows), "--stop", str((shard + 1) * rows), "--rows-per-shard", str(rows)),
             *("--content", content_json(config), "--fetching", fetching_json(config)),
-            *("--tar", str(raw / f"{shard:08d}.tar"), "--rows", str(raw / f"{shard:08d}.parquet")),
+            *("--tar", str(raw / f"{shard:08d}.tar"), "--parquet", str(raw / f"{shard:08d}.parquet")),
             *("--stats", str(raw / f"{shard:08d}_stats.json")),
         ]
         for shard in range(args.shards)

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 
+from shardwright.download.deadline import Deadline
 from shardwright.download.fetch_error import FetchError
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -43,6 +44,37 @@ def literal_address(host: str) -> str | None:
         return "127.0.0.1" if host.lower().rstrip(".").rpartition(".")[2] == "localhost" else None
 
 
+class _Question:
+    """One name, asked of the system in a thread of its own, since nothing can cut that call short."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.addresses: list[tuple] = []
+        self.failure: FetchError | None = None
+        self.answered = threading.Event()
+        self._keep_until = 0.0
+        threading.Thread(target=self._ask, daemon=True).start()
+
+    def holds(self) -> bool:
+        """Tell whether its answer is to come, or is not too old."""
+        return not self.answered.is_set() or time.monotonic() < self._keep_until
+
+    def _ask(self) -> None:
+        keep_s = _KEEP_S
+        try:
+            found = socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+            self.addresses = [(family, address) for family, _, _, _, address in found]
+        except socket.gaierror as error:
+            passing = error.errno == socket.EAI_AGAIN
+            keep_s = 0.0 if passing else _KEEP_UNKNOWN_S
+            self.failure = FetchError("dns", error.strerror or "no address", final=not passing)
+        except (OSError, UnicodeError, ValueError):
+            keep_s, self.failure = _KEEP_UNKNOWN_S, FetchError("dns", "not a host name", final=True)
+        finally:
+            self._keep_until = time.monotonic() + keep_s
+            self.answered.set()
+
+
 class Resolver:
     """Resolves host names, remembers the answers, refuses private addresses.
 
@@ -52,53 +84,30 @@ class Resolver:
 
     def __init__(self, allow_private: bool) -> None:
         self.allow_private = allow_private
-        self._answers: dict[str, tuple[float, list[tuple], FetchError | None]] = {}
+        self._questions: dict[str, _Question] = {}
         self._lock = threading.Lock()
-        self._asking: dict[str, threading.Lock] = {}
 
-    def _ask(self, host: str) -> tuple[float, list[tuple], FetchError | None]:
-        """Return how long the answer holds, the addresses, and the failure if there are none."""
-        try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-        except socket.gaierror as error:
-            passing = error.errno == socket.EAI_AGAIN
-            failure = FetchError("dns", error.strerror or "no address", final=not passing)
-            return 0.0 if passing else _KEEP_UNKNOWN_S, [], failure
-        except (UnicodeError, ValueError):
-            return _KEEP_UNKNOWN_S, [], FetchError("dns", "not a host name", final=True)
-        return _KEEP_S, [(family, address) for family, _, _, _, address in found], None
-
-    def _known(self, host: str) -> tuple[list[tuple], FetchError | None] | None:
+    def _lookup(self, host: str, deadline: Deadline) -> _Question:
+        """Return the answered question; one at a time for a name, since thousands of URLs share a few."""
         with self._lock:
-            until, addresses, failure = self._answers.get(host, (0.0, [], None))
-            return (addresses, failure) if until > time.monotonic() else None
+            question = self._questions.get(host)
+            if question is None or not question.holds():
+                question = self._questions[host] = _Question(host)
+        if not question.answered.wait(deadline.left()):
+            raise FetchError("dns", "no answer within the deadline of the URL", final=True)
+        return question
 
-    def _lookup(self, host: str) -> tuple[list[tuple], FetchError | None]:
-        known = self._known(host)
-        if known:
-            return known
-        with self._lock:
-            asking = self._asking.setdefault(host, threading.Lock())
-        # One question for a name at a time: thousands of URLs share a few hosts.
-        with asking:
-            known = self._known(host)
-            if known:
-                return known
-            keep_s, addresses, failure = self._ask(host)
-            with self._lock:
-                self._answers[host] = (time.monotonic() + keep_s, addresses, failure)
-            return addresses, failure
-
-    def resolve(self, host: str) -> list[tuple]:
+    def resolve(self, host: str, deadline: Deadline) -> list[tuple]:
         """Return up to three `(family, address)` that may be connected to.
 
         Raises:
-            FetchError: dns if the name has no address, private_address if it has no public one.
+            FetchError: dns if the name has no address (in time), private_address if it has no public one.
         """
-        addresses, failure = self._lookup(host)
+        question = self._lookup(host, deadline)
+        failure = question.failure
         if failure:
             raise FetchError(failure.kind, str(failure).partition(": ")[2], final=failure.final)
-        allowed = [pair for pair in addresses if self.allow_private or is_public(pair[1][0])]
+        allowed = [pair for pair in question.addresses if self.allow_private or is_public(pair[1][0])]
         if not allowed:
             raise FetchError("private_address", "the host is at a private, loopback or link-local address")
         return allowed[:_MAX_ADDRESSES]

@@ -18,9 +18,11 @@ from email.message import Message
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from shardwright.download.addresses import Resolver, is_public, literal_address
+from shardwright.download.deadline import Deadline
 from shardwright.download.fetch_error import FetchError
+from shardwright.download.proxies import find_proxies
 from shardwright.download.settings import Content, Fetching
-from shardwright.download.sockets import Connector, Deadline, proxy_authorization
+from shardwright.download.sockets import Connector, TimedSocket, proxy_authorization
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _OPT_OUTS = frozenset({"noai", "noimageai", "noindex", "noimageindex", "none"})
@@ -154,15 +156,16 @@ class Fetcher:
     Args:
         content: Byte cap, address guard, opt-outs.
         fetching: Deadlines, redirects, retries, proxy, user agent.
+
+    Raises:
+        BuildError: A proxy of a kind that is not spoken here.
     """
 
     def __init__(self, content: Content, fetching: Fetching) -> None:
         self.content, self.fetching = content, fetching
         resolver = Resolver(content.allow_private_addresses)
         self.connector = Connector(resolver, fetching.timeout_s, fetching.verify_tls)
-        self.proxies = urllib.request.getproxies()
-        if fetching.proxy:
-            self.proxies = {"http": fetching.proxy, "https": fetching.proxy}
+        self.proxies = find_proxies(fetching.proxy)
 
     def open(self, request: urllib.request.Request, data: object = None, timeout: object = None) -> Answer:
         """Fetch the URL of `request`; raises FetchError."""
@@ -189,6 +192,17 @@ class Fetcher:
                 raise failure
             time.sleep(pause)
 
+    def reach(self, url: str, deadline: Deadline) -> None:
+        """Connect as for `url` (name, proxy, TLS) and leave again; nothing is asked for.
+
+        Raises:
+            FetchError: There is no way there.
+        """
+        try:
+            self._connect(split_url(url), deadline)[0].close()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise _explained(error) if deadline.remaining() > 0 else deadline.passed() from None
+
     def _follow(self, url: str, deadline: Deadline) -> Answer:
         target = split_url(url)
         seen = set()
@@ -213,13 +227,17 @@ class Fetcher:
         address = literal_address(host)
         if address and not self.content.allow_private_addresses and not is_public(address):
             raise FetchError("private_address", "the host is at a private, loopback or link-local address")
-        return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        return urlsplit(proxy)
+
+    def _connect(self, target: SplitResult, deadline: Deadline) -> tuple[TimedSocket, SplitResult | None]:
+        """Return a socket to the host or its proxy, and the proxy."""
+        proxy = self._proxy_for(target)
+        port = target.port or (443 if target.scheme == "https" else 80)
+        return self.connector.open(target.scheme, target.hostname or "", port, proxy, deadline), proxy
 
     def _get(self, target: SplitResult, deadline: Deadline) -> Answer | str:
         """Return the body, or the place that the server redirects to."""
-        proxy = self._proxy_for(target)
-        port = target.port or (443 if target.scheme == "https" else 80)
-        timed = self.connector.open(target.scheme, target.hostname or "", port, proxy, deadline)
+        timed, proxy = self._connect(target, deadline)
         try:
             timed.sendall(self._request(target, proxy))
             response = http.client.HTTPResponse(timed, method="GET")

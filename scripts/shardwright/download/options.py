@@ -13,7 +13,7 @@ from shardwright.download.triple import Triple
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of both programs."""
-    parser.add_argument("--parquet", type=Path, required=True, help="metadata parquet")
+    parser.add_argument("--metadata", type=Path, required=True, help="parquet of URLs")
     parser.add_argument("--columns", required=True, help="role=column pairs (config metadata.columns)")
     parser.add_argument("--shard", required=True, help="shard id, eight digits")
     parser.add_argument("--start", type=int, required=True, help="first row of the shard")
@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--environment", nargs="?", type=Path, help="ready file of another environment (download.environment)"
     )
     parser.add_argument("--tar", type=Path, required=True, help="output: <root>/raw/<shard>.tar")
-    parser.add_argument("--rows", type=Path, required=True, help="output: <root>/raw/<shard>.parquet")
+    parser.add_argument("--parquet", type=Path, required=True, help="output: <root>/raw/<shard>.parquet")
     parser.add_argument("--stats", type=Path, required=True, help="output: <root>/raw/<shard>_stats.json")
 
 
@@ -39,7 +39,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     return Plan(
         shard=args.shard,
         rows_per_shard=args.rows_per_shard,
-        target=Triple(args.tar, args.rows, args.stats),
+        target=Triple(args.tar, args.parquet, args.stats),
         content=load_content(args.content),
         fetching=load_fetching(args.fetching),
         python=(python,),

@@ -6,34 +6,29 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from shardwright.audit_advice import ADVICE
 from shardwright.failures import MEANING
 
-# What one class of failures says when it takes more than a fifth of a shard.
-_ADVICE = {
-    "dns": "The resolver cannot keep up, or there is none: lower download.thread_count or the number of "
-    "jobs at a time, or use a caching resolver or a proxy.",
-    "connect": "Connections fail: check the network and firewall of this node, or set download.proxy.",
-    "tls": "Certificates are refused: a proxy that opens TLS needs its CA in SSL_CERT_FILE.",
-    "timeout": "Answers come too late: fewer jobs at a time, or a longer download.timeout_s.",
-    "http_4xx": "Many refusals: if most are 403 or 407, try another download.user_agent or check the proxy.",
-    "http_5xx": "Servers (or the proxy) fail: run again later.",
-    "http_429": "Servers ask for fewer requests: lower download.thread_count.",
-    "private_address": "Names resolve to private addresses: this resolver filters, use another or a proxy.",
-}
+# How to ask again: without -R, Snakemake holds a shard that was asked again once for done.
+ASK_AGAIN = "`snakemake retry_failed -R retry_shard`"
+# A class of failures that takes more of a shard than this stands out.
 _DOMINANT_SHARE = 0.2
-_USUAL = (0.55, 0.75)
 
 
 def dominant_advice(counted: Mapping[str, Any]) -> str:
     """Return what to do about the class of failures that stands out, or an empty text.
 
-    http_4xx stands out only above half: lost pictures are the ordinary decay of the web.
+    http_4xx stands out only above half: lost pictures are the ordinary decay of the web. Its most
+    frequent code speaks for it.
     """
-    classes = counted["failure_classes"]
+    classes, codes = counted["failure_classes"], counted["http_status"]
     for name in sorted(classes, key=classes.get, reverse=True):
         limit = 0.5 if name == "http_4xx" else _DOMINANT_SHARE
-        if name in _ADVICE and classes[name] > limit * counted["rows"]:
-            return _ADVICE[name]
+        if classes[name] > limit * counted["rows"]:
+            refusals = [code for code in codes if name == f"http_{code[0]}xx"]
+            code = max(refusals, key=codes.get, default="")
+            advice = ADVICE.get(f"{name} {code}", ADVICE.get(name, ""))
+            return f"{classes[name]:,} {name}: {advice}" if advice else ""
     return ""
 
 
@@ -83,15 +78,9 @@ class LiveLine:
 def summarise(shard: str, counted: Mapping[str, Any], tar_bytes: int, seconds: float) -> str:
     """Return the final words on one shard."""
     rows, good = counted["rows"], counted["successes"]
-    share = good / rows if rows else 0.0
-    usual = ""
-    if rows >= 1000:
-        low, high = _USUAL
-        usual = ", below" if share < low else ", above" if share > high else ", within"
-        usual += f" what web data of this age gives ({low:.0%} to {high:.0%})"
     speed = rows / seconds if seconds else 0.0
     lines = [
-        f"{shard}: {good:,} of {rows:,} pictures ({_percent(good, rows)}){usual}; "
+        f"{shard}: {good:,} of {rows:,} pictures ({_percent(good, rows)}); "
         f"{tar_bytes / 1e6:.1f} MB in {seconds:.0f} s ({speed:.0f} rows/s)"
     ]
     for name, count in counted["failure_classes"].items():
@@ -101,9 +90,6 @@ def summarise(shard: str, counted: Mapping[str, Any], tar_bytes: int, seconds: f
         detail = f" ({_largest(codes, 4)})" if codes else ""
         lines.append(f"  {count:>6,}  {name}: {MEANING[name]}{detail}")
     if counted["transient"]:
-        lines.append(
-            f"  {counted['transient']:,} of these may pass; "
-            "`snakemake retry_failed -R retry_shard` asks for them again"
-        )
+        lines.append(f"  {counted['transient']:,} of these may pass; {ASK_AGAIN} asks for them again")
     advice = dominant_advice(counted)
     return "\n".join([*lines, *([f"  {advice}"] if advice else [])])

@@ -12,15 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardwright.download.hashes import OUTCOMES
+from shardwright.download.people import ASK_AGAIN
 from shardwright.download.rows import clean_rows, read_rows
-from shardwright.download.shard import Made, Plan, downloaded, write_stats
+from shardwright.download.shard import Made, Plan, check_way_out, downloaded, write_stats
 from shardwright.download.triple import (
     Triple,
     complete_stats,
     count_outcomes,
     end_of_members,
     find_disagreement,
-    publish,
+    finish_merge,
+    publish_merged,
     read_outcomes,
 )
 from shardwright.errors import BuildError
@@ -69,7 +71,9 @@ def _merge_stats(old: dict[str, Any], made: Made, outcomes: list[dict[str, Any]]
 
 
 def _merge(plan: Plan, made: Made, folder: Path) -> None:
-    merged = Triple.inside(folder, plan.shard)
+    merged = Triple(
+        *(folder / path.name for path in (plan.target.tar, plan.target.parquet, plan.target.stats))
+    )
     _merge_tar(plan.target.tar, made.triple.tar, merged.tar)
     _merge_parquet(plan.target.parquet, made.triple.parquet, merged.parquet)
     outcomes = read_outcomes(merged.parquet)
@@ -83,7 +87,7 @@ def _merge(plan: Plan, made: Made, folder: Path) -> None:
             expected="old and new samples that agree; the shard was left as it was",
             next_step=f"delete {plan.target.stats} and build it again",
         )
-    publish(merged, plan.target)
+    publish_merged(folder, plan.target)
 
 
 def retry_shard(plan: Plan, parquet: Path, rows: tuple[int, int], columns: dict[str, str]) -> dict[str, Any]:
@@ -101,15 +105,18 @@ def retry_shard(plan: Plan, parquet: Path, rows: tuple[int, int], columns: dict[
         What was asked for again and what came of it.
 
     Raises:
-        BuildError: The shard does not agree with itself, or the worker failed.
+        BuildError: There is no way to the web, the shard does not agree with itself, or the worker
+            failed.
     """
+    finish_merge(plan.target)
     outcomes = read_outcomes(plan.target.parquet)
     again = _transient_rows(plan, outcomes)
     before = count_outcomes(outcomes)
     gained = 0
     if again:
-        table, _ = clean_rows(read_rows(parquet, *rows, columns).take(again))
-        with downloaded(plan, table, again) as made:
+        table, _ = clean_rows(read_rows(parquet, *rows, columns))
+        check_way_out(plan, table)  # by all its rows: those that failed may be on dead hosts alone
+        with downloaded(plan, table.take(again), again) as made:
             gained = count_outcomes(made.outcomes)["successes"]
             if gained:
                 with scratch_folder(plan.root / "scratch", plan.shard) as folder:
@@ -117,7 +124,8 @@ def retry_shard(plan: Plan, parquet: Path, rows: tuple[int, int], columns: dict[
     after = count_outcomes(read_outcomes(plan.target.parquet))
     print(
         f"{plan.shard}: {len(again):,} of {before['rows']:,} URLs asked for again, "
-        f"{gained:,} pictures gained; {after['successes']:,} now",
+        f"{gained:,} pictures gained; {after['successes']:,} now"
+        + (f"; {after['transient']:,} may pass yet ({ASK_AGAIN})" if after["transient"] else ""),
         flush=True,
     )
     return {

@@ -15,8 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from shardwright.download.fetch import Fetcher
 from shardwright.download.hashes import ANNOUNCED, check_hashes, summary_line
 from shardwright.download.job import OOM_SHARD_COUNT, WRITE_FAILED, Job
+from shardwright.download.network import check_network
 from shardwright.download.people import LiveLine, dominant_advice, summarise
 from shardwright.download.rows import write_table
 from shardwright.download.settings import Content, Fetching
@@ -229,6 +231,20 @@ def check_announced(plan: Plan, made: Made) -> dict[str, Any] | None:
     return hashes
 
 
+def check_way_out(plan: Plan, table: pa.Table) -> None:
+    """Fail at once where no host of the shard can be reached from here; put that on record.
+
+    Raises:
+        BuildError: No host can be reached, or the proxy is of a kind that is not spoken.
+    """
+    fetcher = Fetcher(plan.content, plan.fetching)
+    try:
+        check_network(fetcher, table["url"].to_pylist())
+    except BuildError as error:
+        keep_evidence(plan, "no way to the web", {"found": error.found})
+        raise
+
+
 def download_shard(plan: Plan, table: pa.Table, cleaned: dict[str, int]) -> None:
     """Download every row of `table` and publish the triple.
 
@@ -238,11 +254,12 @@ def download_shard(plan: Plan, table: pa.Table, cleaned: dict[str, int]) -> None
         cleaned: What the cleaning counted; goes into the stats.
 
     Raises:
-        BuildError: No attempt gave a shard that agrees with itself, or too few URLs gave a picture,
-            or nearly all have another SHA-256 than announced.
+        BuildError: No host can be reached, no attempt gave a shard that agrees with itself, too few
+            URLs gave a picture, or nearly all have another SHA-256 than announced.
     """
     began = time.monotonic()
     wait_out_outage(plan)
+    check_way_out(plan, table)
     with downloaded(plan, table) as made:
         hashes = check_announced(plan, made)
         counted = check_success_rate(plan, made)

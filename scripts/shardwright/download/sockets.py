@@ -6,37 +6,14 @@ import base64
 import io
 import socket
 import ssl
-import time
 from http.client import HTTPException, HTTPResponse
 from urllib.parse import SplitResult, unquote
 
 from shardwright.download.addresses import Resolver
+from shardwright.download.deadline import Deadline
 from shardwright.download.fetch_error import FetchError
 
 _BUFFER_BYTES = 1 << 16
-
-
-class Deadline:
-    """A point in time after which every further wait is refused."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._end = time.monotonic() + seconds
-
-    def remaining(self) -> float:
-        """Return the seconds left, none or fewer when it is over."""
-        return self._end - time.monotonic()
-
-    def passed(self) -> FetchError:
-        """Return the failure of a URL that was not finished in time."""
-        return FetchError("timeout", f"not finished after {self.seconds:g} s", final=True)
-
-    def left(self) -> float:
-        """Return the seconds left; raises `passed()` when there are none."""
-        left = self.remaining()
-        if left <= 0:
-            raise self.passed()
-        return left
 
 
 class TimedSocket:
@@ -118,12 +95,6 @@ def proxy_authorization(proxy: SplitResult) -> str:
     return f"Proxy-Authorization: Basic {base64.b64encode(login).decode()}\r\n"
 
 
-def without_login(proxy: str) -> str:
-    """Return a proxy's address without user name and password, for records."""
-    scheme, mark, rest = proxy.rpartition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
-
-
 class Connector:
     """Opens sockets to checked addresses.
 
@@ -152,10 +123,10 @@ class Connector:
             OSError: As the socket module raises it.
         """
         if proxy is None:
-            timed = _connect(self.resolver.resolve(host), port, deadline, self.timeout_s)
+            timed = _connect(self.resolver.resolve(host, deadline), port, deadline, self.timeout_s)
         else:
             try:
-                addresses = self.proxy_resolver.resolve(proxy.hostname or "")
+                addresses = self.proxy_resolver.resolve(proxy.hostname or "", deadline)
                 timed = _connect(addresses, proxy.port or 80, deadline, self.timeout_s)
             except (FetchError, OSError) as error:
                 raise FetchError("connect", f"the proxy is not reachable ({error})") from None

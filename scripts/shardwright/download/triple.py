@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
+from shardwright.arrow import read_parquet
+from shardwright.errors import BuildError
 from shardwright.failures import CLASSES, MEANING, TRANSIENT, classify, http_status
 from shardwright.files import fsync_dir
-
-_BLOCK = 512
-SUFFIXES = ("jpg", "json", "txt")
+from shardwright.raw_counts import check_attempts, check_keys
+from shardwright.rawshard import group_samples
+from shardwright.rawtar import BLOCK, BadTar, Member, walk_members
 
 
 @dataclass(frozen=True)
@@ -33,81 +32,40 @@ class Triple:
         return Triple(folder / f"{stem}.tar", folder / f"{stem}.parquet", folder / f"{stem}_stats.json")
 
 
-def _walk(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield name and end of each regular member of a tar, reading headers only.
-
-    Raises:
-        ValueError: The tar is cut short, or a header is damaged.
-    """
-    size = path.stat().st_size
+def _members(path: Path) -> list[Member]:
     with path.open("rb") as stream:
-        position = 0
-        while True:
-            header = stream.read(_BLOCK)
-            if len(header) < _BLOCK:
-                raise ValueError("no end of archive")
-            if not any(header):
-                if size % _BLOCK or any(stream.read(_BLOCK)) or stream.tell() != position + 2 * _BLOCK:
-                    raise ValueError("a damaged end of archive")
-                return
-            length = int(header[124:136].rstrip(b"\0 ") or b"0", 8)
-            position += _BLOCK + -(-length // _BLOCK) * _BLOCK
-            if position > size:
-                raise ValueError("a member longer than the file")
-            if header[156:157] in (b"0", b"\0"):
-                yield header[:100].rstrip(b"\0").decode(), position
-            stream.seek(position)
+        return list(walk_members(stream.fileno()))
 
 
 def end_of_members(path: Path) -> int:
     """Return where the last member of a tar ends and its end of archive begins."""
-    return max((end for _, end in _walk(path)), default=0)
+    last = _members(path)[-1:]
+    return sum(member.offset + -(-member.size // BLOCK) * BLOCK for member in last)
 
 
 def read_outcomes(parquet: Path) -> list[dict[str, Any]]:
     """Return key, status and error_message of every attempt."""
-    return pq.read_table(parquet, columns=["key", "status", "error_message"]).to_pylist()
+    return read_parquet(parquet, ["key", "status", "error_message"]).to_pylist()
 
 
 def find_disagreement(triple: Triple, expected_keys: list[str]) -> str | None:
-    """Compare tar, parquet and stats with each other and with the rows asked for.
+    """Compare tar, parquet and stats with each other and with the rows asked for, as the audit does.
 
     Returns:
         The first disagreement in words, or None.
     """
     try:
-        stats = json.loads(triple.stats.read_text())
-        outcomes = read_outcomes(triple.parquet)
-        members = [name for name, _ in _walk(triple.tar)]
-    except (OSError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    statuses = Counter(row["status"] for row in outcomes)
-    good = sorted(row["key"] for row in outcomes if row["status"] == "success")
-    failures = statuses["failed_to_download"] + statuses["failed_to_resize"]
-    wanted = [f"{key}.{suffix}" for key in good for suffix in SUFFIXES]
-    keys_in_order = [member.partition(".")[0] for member in members[::3]]
-    checks = (
-        (
-            sorted(row["key"] for row in outcomes) == expected_keys,
-            f"{len(outcomes)} of {len(expected_keys)} rows",
-        ),
-        (len(good) + failures == len(outcomes), f"statuses {dict(statuses)}"),
-        (
-            stats.get("count") == len(outcomes),
-            f"stats count {stats.get('count')}, parquet rows {len(outcomes)}",
-        ),
-        (
-            stats.get("successes") == len(good),
-            f"stats successes {stats.get('successes')}, parquet {len(good)}",
-        ),
-        (len(members) == 3 * len(good), f"{len(members)} members for {len(good)} successes"),
-        (sorted(members) == sorted(wanted), "tar members that are not the successes' jpg, json and txt"),
-        (
-            members == [f"{key}.{suffix}" for key in keys_in_order for suffix in SUFFIXES],
-            "members of a sample that do not lie together",
-        ),
-    )
-    return next((problem for fine, problem in checks if not fine), None)
+        attempts = check_attempts(triple.parquet, triple.stats, len(expected_keys), "")
+        members = _members(triple.tar)
+        samples = group_samples(members, triple.tar.stem) if members else []
+        check_keys(triple.tar, frozenset(sample.key for sample in samples), attempts, "")
+    except BuildError as error:
+        return f"{Path(error.subject).name}: found {error.found}; expected {error.expected}"
+    except (OSError, BadTar) as error:
+        return f"{triple.tar.name} {error}"
+    if sorted(row["key"] for row in read_outcomes(triple.parquet)) != expected_keys:
+        return f"{triple.parquet.name}: found the keys of other rows than those asked for"
+    return None
 
 
 def count_outcomes(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -151,15 +109,54 @@ def complete_stats(
     }
 
 
-def publish(made: Triple, target: Triple) -> None:
-    """Move a finished triple to its place, stats last; old stats never stand beside a new tar."""
+def _make_durable(made: Triple) -> None:
     for path in (made.tar, made.parquet, made.stats):
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
         path.chmod(0o644)
+
+
+def _merged_folder(target: Triple) -> Path:
+    return target.tar.parent.parent / "scratch" / f"{target.tar.stem}.merged"
+
+
+def publish(made: Triple, target: Triple) -> None:
+    """Move a new triple to its place, stats last; old stats never stand beside a new tar."""
+    _make_durable(made)
+    shutil.rmtree(_merged_folder(target), ignore_errors=True)
     target.tar.parent.mkdir(parents=True, exist_ok=True)
     target.stats.unlink(missing_ok=True)
     made.tar.replace(target.tar)
     made.parquet.replace(target.parquet)
     made.stats.replace(target.stats)
     fsync_dir(target.tar.parent)
+
+
+def publish_merged(folder: Path, target: Triple) -> None:
+    """Replace a finished triple by the merged one in `folder`, whose files have the target's names.
+
+    Renaming the folder decides: killed before, the old triple stands; killed after, `finish_merge`
+    brings the new one to its place. No kill can lose what either holds.
+    """
+    made = Triple(*(folder / path.name for path in (target.tar, target.parquet, target.stats)))
+    _make_durable(made)
+    fsync_dir(folder)
+    folder.replace(_merged_folder(target))
+    fsync_dir(folder.parent)
+    finish_merge(target)
+
+
+def finish_merge(target: Triple) -> None:
+    """End a merge that was killed on its way, if there is one; whoever reads a triple calls this first.
+
+    The caller holds the lock of the target's tar.
+    """
+    folder = _merged_folder(target)
+    if not folder.is_dir():
+        return
+    for path in (target.tar, target.parquet, target.stats):
+        made = folder / path.name
+        if made.exists():
+            made.replace(path)
+    fsync_dir(target.tar.parent)
+    shutil.rmtree(folder)

@@ -20,6 +20,7 @@ from pathlib import Path
 from shardwright.download.fetch import Fetcher
 from shardwright.download.hashes import ANNOUNCED, OUTCOMES
 from shardwright.download.job import OOM_SHARD_COUNT, WRITE_FAILED, Job
+from shardwright.download.proxies import without_login
 
 _PACKAGES = ("img2dataset", "opencv-python-headless", "numpy", "pillow", "webdataset", "pyarrow")
 _SUPERVISOR_GONE = 70
@@ -95,8 +96,6 @@ def run(job: Job, pipe: int) -> dict[str, object]:
 
 def provenance(fetcher: Fetcher) -> dict[str, object]:
     """Return versions and what the servers saw of us; a proxy without its password."""
-    from shardwright.download.sockets import without_login
-
     return {
         "python": platform.python_version(),
         **{name: version(name) for name in _PACKAGES},
