@@ -10,7 +10,7 @@ from shardwright.code_digest import code_digest
 from shardwright.config_check import check_config, read_model_file
 from shardwright.errors import BuildError
 from shardwright.files import find_path
-from shardwright.layout import plan_shards, plan_tars, read_pins
+from shardwright.layout import check_root, plan_shards, plan_tars, read_pins
 from shardwright.metadata import parse_columns, refuse_unpinned
 
 BASE = Path(workflow.basedir)
@@ -26,6 +26,7 @@ try:
     MODEL = read_model_file(BUILD["model"], BASE / "config/schema")
     TARS = plan_tars(BUILD["samples"], sum(pin.rows for pin in PINS.values()))
     parse_columns(BUILD["metadata"]["columns"])
+    check_root(Path(BUILD["root"]))
     refuse_unpinned(Path(BUILD["root"]) / "metadata", PINS)
 except BuildError as error:
     raise WorkflowError(str(error)) from None

@@ -68,6 +68,9 @@ def run_beside_server(command: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Parse `-- CMD ARG…` and run it."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if args[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
     if args[:1] == ["--"]:
         args = args[1:]
     if not args:

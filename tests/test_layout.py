@@ -51,6 +51,31 @@ def test_pinned_tar_counts_settle_it():
     assert len(tars) == 11
 
 
+@pytest.mark.parametrize(
+    ("tars", "message"),
+    [
+        (
+            {"train": 5, "val": 1},
+            r"samples\.tars\.train 5: found .* 519750 .* of 10000; expected 52 to 53 tars",
+        ),
+        ({"train": 52, "val": 0}, r"samples\.tars\.val 0: .*expected 1 tars"),
+    ],
+)
+def test_a_pinned_count_that_the_split_cannot_give_is_refused_before_anything_is_downloaded(tars, message):
+    with pytest.raises(BuildError, match=message):
+        plan_tars(samples(tars=tars), 2_133_334)
+
+
+def test_a_pinned_count_that_the_split_may_give_is_believed():
+    """Small sets scatter widely: 2 expected of 16 may be none or ten."""
+    for val in (0, 1, 10):
+        small = samples(total=16, validation_fraction=0.125, per_tar=1, tars={"train": 16 - val, "val": val})
+        assert len(plan_tars(small, 16)) == 16
+    whole = samples(total=16, validation_fraction=0, per_tar=10, tars={"train": 2, "val": 1})
+    with pytest.raises(BuildError, match=r"samples\.tars\.val 1: .*expected 0 tars"):
+        plan_tars(whole, 16)
+
+
 def test_no_validation_split_means_no_val_tar():
     tars = plan_tars(samples(total=20_000, validation_fraction=0), 20_000)
     assert {tar.split for tar in tars} == {"train"} and len(tars) == 2

@@ -20,6 +20,22 @@ from shardwright.errors import BuildError
 from shardwright.files import find_path
 
 TOP_LEVEL = "build"
+TYPE_NAMES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "text",
+    "object": "keys and values",
+    "null": "null",
+}
+BOUNDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "below {}",
+    "minLength": "{} or more characters long",
+    "pattern": "of the form {}",
+}
 
 
 def load_schema(folder: Path) -> dict[str, Any]:
@@ -31,8 +47,25 @@ def load_schema(folder: Path) -> dict[str, Any]:
     return schema
 
 
+def _types(schema: dict[str, Any]) -> list[str]:
+    named = schema.get("type", [])
+    return [named] if isinstance(named, str) else named
+
+
+def _from_text(value: Any, schema: dict[str, Any]) -> Any:
+    """Read a value that `--config section='{key: 5}'` gave: Snakemake makes text of what is in braces."""
+    if not isinstance(value, str) or "string" in _types(schema) or "enum" in schema:
+        return value
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return read if jsonschema.Draft202012Validator({"type": _types(schema)}).is_valid(read) else value
+
+
 def _with_defaults(value: Any, schema: dict[str, Any]) -> Any:
-    if schema.get("type") != "object" or not isinstance(value, dict):
+    value = _from_text(value, schema)
+    if "object" not in _types(schema) or not isinstance(value, dict):
         return value
     filled = dict(value)
     for key, sub in schema.get("properties", {}).items():
@@ -58,16 +91,16 @@ def _unknown_key(error: jsonschema.ValidationError, schema: dict[str, Any], pref
     near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.6)
     elsewhere = [path for path in _paths(schema) if path.rpartition(".")[2] == key]
     if near:
-        hint = f"did you mean {prefix}{near[0]}?"
+        hint, next_step = f" (did you mean {prefix}{near[0]}?)", "correct its name"
     elif elsewhere:
-        hint = f"that key belongs at {elsewhere[0]}"
+        hint, next_step = f" (that key belongs at {elsewhere[0]})", "move it there"
     else:
-        hint = "remove it, or pick a key from config/schema/"
+        hint, next_step = "", "remove it, or pick a key from config/schema/"
     return BuildError(
         f"config key {prefix}{key}",
-        found="an unknown key",
+        found="an unknown key" + hint,
         expected="one of " + ", ".join(sorted(known)),
-        next_step=hint,
+        next_step=next_step,
     )
 
 
@@ -77,18 +110,29 @@ def _missing_key(error: jsonschema.ValidationError, prefix: str) -> BuildError:
     return BuildError(
         f"config key {prefix}{key}",
         found="nothing",
-        expected=about or "a value",
+        expected=about.rstrip(".") or "a value",
         next_step="set it in your config file; config/config.yaml is a complete example "
         "(a config that names its own `build` starts from the defaults alone)",
     )
 
 
+def _wanted(schema: dict[str, Any]) -> str:
+    """Say in words what a schema accepts, then what it is for."""
+    if "enum" in schema:
+        wanted = "one of " + ", ".join(map(str, schema["enum"]))
+    else:
+        kinds = " or ".join(TYPE_NAMES[name] for name in _types(schema))
+        bounds = [words.format(schema[name]) for name, words in BOUNDS.items() if name in schema]
+        wanted = ", ".join([kinds, *bounds])
+    about = schema.get("description", "").rstrip(".")
+    return f"{wanted} ({about})" if about else wanted
+
+
 def _bad_value(error: jsonschema.ValidationError, path: str) -> BuildError:
-    about = error.schema.get("description", "")
     return BuildError(
         f"config key {path}",
         found=repr(error.instance),
-        expected=error.schema.get("expected") or f"{error.message}. {about}".strip(),
+        expected=error.schema.get("expected") or _wanted(error.schema),
         next_step=f"correct {path}",
     )
 

@@ -76,7 +76,8 @@ def read_rows(path: Path, columns: tuple[str, ...], kind: str, next_step: str) -
     """
     if not path.is_file():
         expected = f"a tab-separated {kind} with the columns " + " ".join(columns)
-        raise BuildError(str(path), found="no such file", expected=expected, next_step=next_step)
+        found = "a folder" if path.is_dir() else "no such file"
+        raise BuildError(str(path), found=found, expected=expected, next_step=next_step)
     with path.open(newline="") as stream:
         reader = csv.DictReader((line for line in stream if not line.startswith("#")), delimiter="\t")
         if tuple(reader.fieldnames or ()) != columns:

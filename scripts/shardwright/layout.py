@@ -6,6 +6,7 @@ Standard library only: the Snakefile imports this module before anything is down
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from shardwright.file_pins import read_rows
 
 PIN_COLUMNS = ("file", "rows", "bytes", "sha256")
 NUM_SIGMAS = 4.0
+PINNED_SIGMAS = 8.0  # and as many samples more: a count that was realised must never be refused
 
 
 @dataclass(frozen=True)
@@ -121,13 +123,33 @@ def plan_shards(pins: list[Pin], rows_per_shard: int) -> list[Shard]:
     return shards
 
 
+def _spread(total: int, share: float) -> float:
+    return math.sqrt(total * share * (1 - share))
+
+
+def _tars_between(low: float, high: float, total: int, per_tar: int) -> tuple[int, int]:
+    return math.ceil(max(0.0, low) / per_tar), math.ceil(min(high, total) / per_tar)
+
+
+def _check_pinned(split: str, count: int, total: int, share: float, per_tar: int) -> None:
+    mean, spread = total * share, PINNED_SIGMAS * _spread(total, share)
+    spread += PINNED_SIGMAS if spread else 0
+    low, high = _tars_between(mean - spread, mean + spread, total, per_tar)
+    if not low <= count <= high:
+        raise BuildError(
+            f"config samples.tars.{split} {count}",
+            found=f"a {split} split of about {mean:.0f} samples in tars of {per_tar}",
+            expected=f"{low} to {high} tars" if low < high else f"{low} tars",
+            next_step=f"correct samples.tars.{split}, samples.per_tar or samples.total",
+        )
+
+
 def _num_tars(split: str, total: int, share: float, per_tar: int) -> int:
     """Tars that `split` needs, if four standard deviations of the hash split agree on the number."""
     if share == 0:
         return 0
-    mean = total * share
-    spread = NUM_SIGMAS * math.sqrt(total * share * (1 - share))
-    low, high = (max(0, math.ceil(edge / per_tar)) for edge in (mean - spread, mean + spread))
+    mean, spread = total * share, NUM_SIGMAS * _spread(total, share)
+    low, high = _tars_between(mean - spread, mean + spread, total, per_tar)
     if low == high and low > 0:
         return low
     raise BuildError(
@@ -147,7 +169,8 @@ def plan_tars(samples: dict[str, Any], num_rows: int) -> list[Tar]:
         num_rows: Rows of all pinned parquets together.
 
     Raises:
-        BuildError: More samples than rows, or a tar count that the hash split could change.
+        BuildError: More samples than rows, a tar count that the hash split could change, or a pinned
+            one that it cannot give.
     """
     total, fraction = samples["total"], samples["validation_fraction"]
     if total > num_rows:
@@ -164,5 +187,33 @@ def plan_tars(samples: dict[str, Any], num_rows: int) -> list[Tar]:
         count = pinned.get(split)
         if count is None:
             count = _num_tars(split, total, share, samples["per_tar"])
+        else:
+            _check_pinned(split, count, total, share, samples["per_tar"])
         tars += [Tar(split, index) for index in range(count)]
     return tars
+
+
+def check_root(root: Path) -> None:
+    """Refuse a build root that cannot be written, before a job finds out.
+
+    Raises:
+        BuildError: A file is in its place or its way, or its folder may not be written.
+    """
+    there = next(
+        folder
+        for folder in [root, *root.absolute().parents]
+        if os.access(folder, os.F_OK, effective_ids=True)
+    )
+    found = ""
+    if not there.is_dir():
+        found = f"{there}, which is not a folder"
+    elif not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+        missing = "" if there == root else f"no such folder, and in {there} "
+        found = f"{missing}no right to write"
+    if found:
+        raise BuildError(
+            f"config key root {root}",
+            found=found,
+            expected="a folder that can be written, or made",
+            next_step="correct `root`, mount its disk, or make the folder and give it to you",
+        )
