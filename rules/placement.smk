@@ -4,13 +4,18 @@ Config: none of its own. Inputs, outputs: none; `snakemake placement` prints wha
 Environment: SLURM_ARRAY_TASK_ID and _COUNT give the share of shards that `shard_share` builds.
 """
 
-from shardwright.runs import record_run
+from shardwright.runs import is_locked, record_run
 from shardwright.slurm import share_of_array
+
+# For scripts/unlock.py: Snakemake's lock does not say whose it is. It is taken before the jobs are planned,
+# which may take minutes, so the record is made now, by whoever finds no lock; the executor is known later.
+if workflow.is_main_process and not is_locked(Path()) and not {"-n", "--dry-run", "--nolock"} & set(sys.argv):
+    record_run(Path())
 
 
 onstart:
-    # For scripts/unlock.py: Snakemake's lock does not say whose it is.
-    record_run(Path(), workflow.executor_plugin.name)
+    if workflow.execution_settings.lock:
+        record_run(Path(), workflow.executor_plugin.name)
 
 
 rule shard_share:

@@ -15,7 +15,7 @@ import socket
 from pathlib import Path
 
 from shardwright.errors import BuildError, run_cli
-from shardwright.runs import LOCKS, Run, is_alive, is_locked, last_run, snakemakes_in
+from shardwright.runs import LOCKS, RECORD, Run, is_alive, is_locked, last_run, snakemakes_in
 from shardwright.slurm import ask, queued_jobs
 
 
@@ -25,17 +25,25 @@ def refuse_if_alive(folder: Path, run: Run | None, host_is_gone: bool) -> None:
     Raises:
         BuildError: It goes on here, or may go on on another machine.
     """
+    where = str(folder.resolve())
     here = snakemakes_in(folder) or ([run.pid] if run and is_alive(run) else [])
     if here:
         raise BuildError(
-            str(folder),
+            where,
             found=f"Snakemake at work (pid {' '.join(map(str, here))} on {socket.gethostname()})",
             expected="no live run",
             next_step="wait for it, or end it with `kill -INT` and run this again",
         )
+    if run is None and not host_is_gone:
+        raise BuildError(
+            where,
+            found="a lock, and no word of who took it",
+            expected=f"the record that our Snakefile leaves in {RECORD}",
+            next_step="make sure that no machine runs Snakemake in this folder, then add --host-is-gone",
+        )
     if run and run.host != socket.gethostname() and not host_is_gone and not _job_is_gone(run):
         raise BuildError(
-            str(folder),
+            where,
             found=f"a lock of pid {run.pid} on {run.host}",
             expected="a run of this machine, whose end can be seen from here",
             next_step=f"run this on {run.host}; if that machine or process is gone, add --host-is-gone",
@@ -59,7 +67,7 @@ def refuse_if_queued(folder: Path, run: Run | None) -> None:
         return
     if jobs := queued_jobs(str(folder.resolve())):
         raise BuildError(
-            str(folder),
+            str(folder.resolve()),
             found=f"{len(jobs)} Slurm jobs of the ended run ({' '.join(job.job_id for job in jobs[:10])})",
             expected="none: a new run would submit them a second time",
             next_step="python scripts/slurm_jobs.py --cancel, or wait until they have ended",

@@ -41,8 +41,8 @@ def start_time(pid: int) -> str:
     return "" if fields[0] == "Z" else f"{boot} {fields[19]}"
 
 
-def record_run(folder: Path, executor: str) -> None:
-    """Write down that this process runs Snakemake in `folder`."""
+def record_run(folder: Path, executor: str = "") -> None:
+    """Write down that this process runs Snakemake in `folder`; `executor` once it is known."""
     pid = os.getpid()
     run = Run(socket.gethostname(), pid, start_time(pid), executor, os.environ.get("SLURM_JOB_ID", ""))
     write_json(folder / RECORD, asdict(run))
