@@ -1,8 +1,8 @@
-"""Select the samples, write them as tars, index the tars, describe the set.
+"""Select the samples and write them as tars; the target `dataset` is both, indexed and described.
 
 Config: samples; metadata.repo, metadata.revision. Inputs: raw/{shard}.tar, audit/{shard}.samples.parquet.
 Outputs: plan/{split}-{part}.parquet, plan/summary.json, energon/{split}-shard-{part}.tar and .tar.idx,
-index/{split}-{part}.json and .parquet, energon/.nv-meta/, energon/manifest.json.
+index/{split}-{part}.json and .parquet.
 
 `select_samples` is a checkpoint for one reason: when it has run, Snakemake looks again at the jobs that
 read its output, so that only the tars whose part of the plan changed are written again. The inputs of
@@ -99,76 +99,5 @@ rule convert_tar:
             --tar {output.tar:q} \
             --members {output.members:q} \
             --receipt {output.receipt:q} \
-            >{log:q} 2>&1
-        """
-
-
-rule index_dataset:
-    input:
-        plan=ancient("<root>/plan/summary.json"),
-        tars=[f"<root>/energon/{tar.split}-shard-{tar.part}.tar" for tar in TARS],
-        tar_indexes=[f"<root>/energon/{tar.split}-shard-{tar.part}.tar.idx" for tar in TARS],
-        members=[f"<root>/index/{tar.stem}.parquet" for tar in TARS],
-        receipts=[f"<root>/index/{tar.stem}.json" for tar in TARS],
-    output:
-        meta=expand("<root>/energon/.nv-meta/{name}", name=META_FILES),
-        receipt="<root>/index/index.json",
-    log:
-        "<root>/logs/index_dataset/index_dataset.log",
-    benchmark:
-        "<root>/benchmarks/index_dataset/index_dataset.tsv"
-    threads: 4
-    resources:
-        mem_mb=4000,
-        runtime=240,
-    params:
-        code=digest("index_dataset"),
-        dataset=lambda wc, input: str(Path(input.tars[0]).parent),
-    shell:
-        """
-        {PY} {SCRIPTS}/index_dataset.py \
-            --plan {input.plan:q} \
-            --dataset {params.dataset:q} \
-            --receipt {output.receipt:q} \
-            --threads {threads:q} \
-            >{log:q} 2>&1 </dev/null
-        """
-
-
-rule write_manifest:
-    input:
-        metadata=expand("<root>/metadata/{name}.json", name=PINS),
-        audit="<root>/audit/summary.json",
-        plan="<root>/plan/summary.json",
-        index="<root>/index/index.json",
-        meta=expand("<root>/energon/.nv-meta/{name}", name=META_FILES),
-    output:
-        manifest="<root>/energon/manifest.json",
-    log:
-        "<root>/logs/write_manifest/write_manifest.log",
-    benchmark:
-        "<root>/benchmarks/write_manifest/write_manifest.tsv"
-    localrule: True
-    resources:
-        mem_mb=1000,
-        runtime=60,
-    params:
-        code=digest("write_manifest"),
-        repo=BUILD["metadata"]["repo"],
-        revision=BUILD["metadata"]["revision"],
-        prompt=BUILD["samples"]["prompt"],
-        validation_fraction=BUILD["samples"]["validation_fraction"],
-    shell:
-        """
-        {PY} {SCRIPTS}/write_manifest.py \
-            --metadata {input.metadata:q} \
-            --audit {input.audit:q} \
-            --plan {input.plan:q} \
-            --index {input.index:q} \
-            --repo {params.repo:q} \
-            --revision {params.revision:q} \
-            --prompt={params.prompt:q} \
-            --validation-fraction {params.validation_fraction:q} \
-            --manifest {output.manifest:q} \
             >{log:q} 2>&1
         """
