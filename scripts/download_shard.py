@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from shardwright.arrow import without_pandas
 from shardwright.download.hashes import check_format
 from shardwright.download.options import add_options, plan_of
 from shardwright.download.rows import clean_rows, read_rows
@@ -27,4 +28,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    without_pandas()
     run_cli(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from shardwright.arrow import without_pandas
 from shardwright.download.options import add_options, plan_of
 from shardwright.download.retry import retry_shard
 from shardwright.errors import run_cli
@@ -26,4 +27,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    without_pandas()
     run_cli(main)

@@ -10,7 +10,8 @@ Served: `resolve/<revision>/<file>` (HEAD and GET, ETag, X-Repo-Commit, Range â†
 redirect to a CDN on another host name, as the real hub does) and the API's `tree/<revision>`.
 
 Faults: `drop:N` (close after N bytes), `reset:N`, `flip` (one byte differs, size stays), `cut:N`
-(N bytes less, with a Content-Length that agrees), `drip` (a byte a second), `NNN` (that status), `ok`.
+(N bytes less, with a Content-Length that agrees), `drip` (a byte a second), `norange:N` (Range is
+ignored; the whole file comes in N pieces, a tenth of a second apart), `NNN` (that status), `ok`.
 """
 
 from __future__ import annotations
@@ -241,6 +242,11 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
             for offset in range(len(body)):
                 self.wfile.write(body[offset : offset + 1])
                 time.sleep(0.25)
+        elif kind == "norange":
+            size = -(-len(body) // max(number, 1))
+            for offset in range(0, len(body), size):
+                time.sleep(0.1)
+                self.wfile.write(body[offset : offset + size])
         else:
             self.wfile.write(body)
         if kind == "reset":

@@ -13,6 +13,7 @@ import yaml
 from download_helpers import QUICK, agrees, make_parquet, outcomes, photo, samples, stats
 from helpers import jobs_by_rule, snakemake
 from image_server import ImageServer, body, faulty_first
+from shardwright.download.environment import environment_names
 
 RULES = (
     "--allowed-rules",
@@ -128,6 +129,19 @@ def test_a_contradiction_between_deadlines_is_refused(tmp_path):
         prepared(tmp_path, [server.url("/a.jpg")])
         done = run(tmp_path, "raw", "--retries", "0", check=False, stall_s=3, url_deadline_s=4)
     assert done.returncode and "config download.stall_s 3: found no more than" in done.stdout
+
+
+def test_an_edited_requirements_file_is_another_environment(tmp_path):
+    """Its name, which download_shard has as input, holds the pins and the Python, but no comments."""
+    pins = tmp_path / "old.txt"
+    pins.write_text("numpy==1.26.4\n")
+    names = environment_names(str(pins), "3.10")
+    pins.write_text("# why\n\n  numpy==1.26.4\n")
+    assert environment_names(str(pins), "3.10") == names and names[0].startswith("old-")
+    assert environment_names(str(pins), "3.11") != names
+    pins.write_text("numpy==1.26.3\n")
+    assert environment_names(str(pins), "3.10") != names
+    assert environment_names("", "3.10") == []
 
 
 @pytest.mark.timeout(1000)  # 190 MB of packages; about a minute on a quiet machine

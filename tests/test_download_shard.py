@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -141,20 +142,26 @@ def test_ordinary_pictures_are_the_official_flows_to_the_byte(tmp_path):
 COLUMNS = parse_columns("url=url text=text uid=uid face_bboxes=face_bboxes")
 
 
-def test_the_tar_has_no_clock_and_no_pax_headers(tmp_path):
-    with ImageServer(pages(2)) as server:
-        download(tmp_path, [server.url(f"/{n}.jpg") for n in range(2)])
-    with tarfile.open(tmp_path / "raw/00000000.tar") as archive:
+@pytest.fixture(scope="module")
+def shard_of_three(tmp_path_factory):
+    """A finished shard of three pictures; its folder raw/."""
+    root = tmp_path_factory.mktemp("three")
+    with ImageServer(pages(3)) as server:
+        download(root, [server.url(f"/{n}.jpg") for n in range(3)])
+    return root / "raw"
+
+
+def test_the_tar_has_no_clock_and_no_pax_headers(shard_of_three):
+    with tarfile.open(shard_of_three / "00000000.tar") as archive:
         assert {(member.mtime, bool(member.pax_headers)) for member in archive} == {(0, False)}
 
 
 # Triples that do not agree
 
 
-def test_what_does_not_agree_is_found(tmp_path):
+def test_what_does_not_agree_is_found(tmp_path, shard_of_three):
     """R10, S04, S07: never its exit code, never its word."""
-    with ImageServer(pages(3)) as server:
-        download(tmp_path, [server.url(f"/{n}.jpg") for n in range(3)])
+    shutil.copytree(shard_of_three, tmp_path / "raw")
     triple = Triple.inside(tmp_path / "raw", "00000000")
     with tarfile.open(triple.tar) as archive:
         second = archive.getmembers()[1].offset

@@ -62,13 +62,16 @@ def test_a_killed_job_continues_where_it_ended(tmp_path, hub):
     assert [request.range for request in hub.gets("a.parquet")] == ["", "bytes=100000-"]
 
 
-def test_a_server_that_ignores_range_or_lost_the_file_is_begun_anew(tmp_path, hub):
+@pytest.mark.parametrize("held", [b"x" * 1000, GOOD[:-1000]])
+def test_a_server_that_ignores_range_sends_the_whole_file_and_is_let(tmp_path, hub, held):
+    """R03: however much is here already. Counted on from there, the sender would seem to stand still."""
     partial = tmp_path / f"fetched/metadata/a.parquet.{sha256(GOOD)[:16]}.part"
     partial.parent.mkdir(parents=True)
-    partial.write_bytes(b"x" * 1000)
-    hub.fault("a.parquet", "norange")
-    fetch(tmp_path, hub)
-    assert [(r.range, r.status) for r in hub.gets("a.parquet")] == [("bytes=1000-", 200)]
+    partial.write_bytes(held)
+    hub.fault("a.parquet", "norange:8")
+    printed = fetch(tmp_path, hub, window_s=0.25)
+    assert [(r.range, r.status) for r in hub.gets("a.parquet")] == [(f"bytes={len(held)}-", 200)]
+    assert "trying again" not in printed and (tmp_path / "metadata/a.parquet").read_bytes() == GOOD
 
 
 def test_busy_servers_are_tried_again(tmp_path, hub):

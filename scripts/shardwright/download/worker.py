@@ -15,8 +15,10 @@ import threading
 import types
 import urllib.request
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
+from shardwright.arrow import without_pandas
 from shardwright.download.fetch import Fetcher
 from shardwright.download.hashes import ANNOUNCED, OUTCOMES
 from shardwright.download.job import OOM_SHARD_COUNT, WRITE_FAILED, Job
@@ -36,14 +38,19 @@ def _end_with_supervisor() -> None:
 
 
 def _leave_out_unused_imports() -> None:
-    """Keep img2dataset from importing what a shard never uses: 10 s of a 12 s start.
+    """Keep img2dataset and pyarrow from importing what a shard never uses: most of a cold start.
 
-    webdataset imports torch if it is there; wandb and albumentations (which also asks the network
-    for its newest version) serve the parts of img2dataset that ours replace.
+    img2dataset's `__init__` imports its whole command line, and pandas with it, which pyarrow would
+    then use, too; webdataset imports torch if it is there; wandb and albumentations (which also asks
+    the network for its newest version) serve the parts of img2dataset that ours replace.
     """
+    without_pandas()
     sys.modules["torch"] = None
     for name in ("wandb", "albumentations"):
         sys.modules[name] = types.ModuleType(name)
+    package = types.ModuleType("img2dataset")
+    package.__path__ = find_spec("img2dataset").submodule_search_locations
+    sys.modules["img2dataset"] = package
 
 
 def run(job: Job, pipe: int) -> dict[str, object]:
