@@ -214,7 +214,7 @@ def tar_of_a_larger_build(root: Path) -> None:
     ],
 )
 def test_a_tar_that_is_not_what_was_written_is_an_error(copy, damage, message):
-    """S13: Energon skips what it cannot read; here nothing is indexed until every byte is verified."""
+    """S13: Energon skips what it cannot read; here only what its job wrote is indexed."""
     damage(copy)
     with pytest.raises(BuildError, match=message):
         index(copy)

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shardwright.arrow import read_parquet
 from shardwright.errors import BuildError
 from shardwright.files import read_json, sha256_file
@@ -57,21 +59,18 @@ def check_no_foreign_tars(dataset: Path, names: Iterable[str]) -> None:
 
 def _check_tar(dataset: Path, index: Path, receipt: dict[str, Any]) -> None:
     path = dataset / receipt["tar"]
-    found = (path.stat().st_size, sha256_file(path))
-    if found != (receipt["bytes"], receipt["sha256"]):
-        raise BuildError(
-            str(path),
-            found=f"{found[0]} bytes, SHA-256 {found[1]}",
-            expected=f"{receipt['bytes']} bytes, SHA-256 {receipt['sha256']}, as written",
-            next_step=AGAIN,
-        )
     stem = path.name.removesuffix(".tar").replace("-shard-", "-")
+    stat, written = path.stat(), (index / f"{stem}.json").stat().st_mtime_ns
+    found = f"{stat.st_size} bytes"
+    expected = f"{receipt['bytes']} bytes"
+    if found == expected and stat.st_mtime_ns > written:  # something touched it after its job
+        found += f", SHA-256 {sha256_file(path)}"
+        expected += f", SHA-256 {receipt['sha256']}"
+    if found != expected:
+        raise BuildError(str(path), found=found, expected=f"{expected}, as written", next_step=AGAIN)
     columns = read_parquet(index / f"{stem}.parquet")
-    offsets = [0]
-    for image, conversation in zip(
-        columns["image_size"].to_pylist(), columns["conversation_size"].to_pylist(), strict=True
-    ):
-        offsets.append(offsets[-1] + 2 * BLOCK + padded(image) + padded(conversation))
+    image, conversation = (columns[name].to_numpy() for name in ("image_size", "conversation_size"))
+    offsets = [0, *np.cumsum(2 * BLOCK + padded(image) + padded(conversation)).tolist()]
     idx = dataset / f"{receipt['tar']}.idx"
     if offsets[:-1] != columns["offset"].to_pylist() or idx.read_bytes() != tar_index(offsets):
         raise BuildError(
@@ -83,7 +82,10 @@ def _check_tar(dataset: Path, index: Path, receipt: dict[str, Any]) -> None:
 
 
 def check_tars(dataset: Path, index: Path, receipts: list[dict[str, Any]], threads: int = 1) -> None:
-    """Read every tar and compare it with its receipt, its index with its table of members.
+    """Compare every tar with its receipt, and its index with its table of members.
+
+    The job that wrote a tar hashed it. A tar that is younger than its receipt is hashed again; to
+    read all of them would take one job as long as all that wrote them.
 
     Raises:
         BuildError: A tar or an index is not what was written.
