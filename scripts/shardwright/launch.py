@@ -8,6 +8,7 @@ the lock and waits. Each child asks the kernel for a signal when its parent dies
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -24,11 +25,12 @@ from shardwright.container import container_command
 from shardwright.errors import BuildError
 from shardwright.files import CHECKOUT, owner_lock
 from shardwright.processes import end_with_parent
-from shardwright.slurm import num_allocated_nodes
+from shardwright.slurm import num_allocated_nodes, seconds_left
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL: stopped on request with its state saved; run again to resume
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 JOIN_TIMEOUT_S = 1800
+REAP_S = 15.0  # between the end of the grace and our own SIGKILL
 PROGRAM = Path(__file__).resolve().parents[1] / "run_ranks.py"
 RANK_VARIABLES = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+|NODE_RANK"
@@ -147,23 +149,52 @@ def launch(job: Launch, lock: Path | None) -> int:
         return _wait(child, job.grace_s)
 
 
+def _time_limit(known: float = math.inf) -> float:
+    """Return when (monotonic) this job's time limit comes; `known` if Slurm does not say."""
+    try:
+        left = seconds_left()
+    except BuildError as error:
+        print(f"the time limit of this job cannot be asked for: {error}", flush=True)
+        return known
+    return math.inf if left is None else time.monotonic() + left
+
+
+def _stop_time(limit: float, grace_s: float) -> float:
+    """Return when ranks must be asked to stop, to have their whole grace before `limit`.
+
+    At the limit itself Slurm leaves a job the cluster's KillWait, 30 s by default. A job shorter than
+    the grace works for half its time, so that each attempt gets on.
+    """
+    now = time.monotonic()
+    return max(limit - grace_s - REAP_S, now + (limit - now) / 2)
+
+
 def _wait(child: subprocess.Popen, grace_s: float) -> int:
     asked_at: list[float] = []
 
-    def pass_on(signum: int, _frame: object) -> None:
+    def pass_on(*_: object) -> None:
         if not asked_at:
             asked_at.append(time.monotonic())
             child.send_signal(signal.SIGUSR1)
 
     for sig in STOP_SIGNALS:
         signal.signal(sig, pass_on)
+    limit = _time_limit()
+    stop_time = _stop_time(limit, grace_s)
     while True:
         try:
             status = child.wait(timeout=1.0)
             return status if status >= 0 else 128 - status
         except subprocess.TimeoutExpired:
-            if asked_at and time.monotonic() - asked_at[0] > grace_s + 15:
+            if asked_at and time.monotonic() - asked_at[0] > grace_s + REAP_S:
                 os.killpg(child.pid, signal.SIGKILL)
+        if not asked_at and time.monotonic() >= stop_time:
+            known, limit = limit, _time_limit(limit)
+            if limit > known + 60:  # extended meanwhile
+                stop_time = _stop_time(limit, grace_s)
+            else:
+                print("the time limit is near: asking every rank to save and stop", flush=True)
+                pass_on()
 
 
 def run_agent(job: Launch) -> int:

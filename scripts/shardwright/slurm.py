@@ -62,6 +62,23 @@ def num_allocated_nodes() -> int:
     return int(ask("squeue", "--noheader", f"--jobs={job_id}", "--format=%D").split()[0])
 
 
+def seconds_left() -> float | None:
+    """Return how long the job we run in may still take; None outside a job, or without a time limit.
+
+    Raises:
+        BuildError: Slurm did not answer.
+    """
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if not job_id or not shutil.which("squeue"):
+        return None
+    text = ask("squeue", "--noheader", f"--jobs={job_id}", "--format=%L").strip()
+    found = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
+    if not found:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
+
+
 def share_of_array(items: list[str]) -> list[str]:
     """Return the items of this task of a job array: every n-th, or all of them outside an array."""
     number = int(os.environ.get("SLURM_ARRAY_TASK_ID", "1"))

@@ -32,11 +32,11 @@ def cluster() -> Iterator[SlurmCluster]:
 def snakemake_command(directory: Path, *args: str, snakefile: Path | None = None) -> list[str]:
     """The command that runs a workflow (ours unless told) in `directory` through profiles/slurm."""
     return [
-        *(str(SLURM_PYTHON), "-m", "snakemake"),
+        *(str(SLURM_PYTHON), str(CHECKOUT / "tests/slurm/snakemake")),
         *("--snakefile", str(snakefile or CHECKOUT / "Snakefile")),
         *("--directory", str(directory)),
         *("--workflow-profile", str(CHECKOUT / "profiles/slurm")),
-        *("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "20"),
+        *("--latency-wait", "20"),
         *args,
     ]
 

@@ -77,6 +77,42 @@ def test_job_with_seven_gpus_is_refused_at_its_start(cluster: SlurmCluster, tmp_
         assert ("found 7 visible GPUs" in done.stderr) == (status == 1)
 
 
+SAVES_WHEN_ASKED = """
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: (time.sleep(1), open("saved", "w").close(), sys.exit(75)))
+time.sleep(200)
+"""
+
+
+def test_ranks_are_asked_to_save_before_the_time_limit(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """R46: Slurm kills a job KillWait (here 2 s) after its limit; the ranks have saved and ended before."""
+    (tmp_path / "program.py").write_text(SAVES_WHEN_ASKED)
+    ranks = f"{SLURM_PYTHON} {CHECKOUT}/scripts/run_ranks.py --grace-s 60 -- program.py"
+    done = run_on(cluster, tmp_path, "sbatch", "--wait", "--time=1", "--output=job.log", f"--wrap={ranks}")
+    text = (tmp_path / "job.log").read_text()
+    assert done.returncode == 75 and (tmp_path / "saved").exists(), (done, text)
+    assert "the time limit is near: asking every rank to save and stop" in text
+
+
+def test_what_a_job_has_left_is_read_in_all_of_slurms_ways(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """Days, hours and minutes; no limit and no job are no number."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(CHECKOUT / 'scripts')!r})\n"
+        "from shardwright.slurm import seconds_left\nprint(seconds_left())"
+    )
+
+    def left(**env: str) -> str:
+        return run_on(cluster, tmp_path, SLURM_PYTHON, "-c", program, **env).stdout.strip()
+
+    assert left() == "None"
+    for limit, seconds in (("1-02:00:00", 93600), ("3:00:00", 10800), ("7:00", 420), ("UNLIMITED", None)):
+        submit = ("sbatch", "--parsable", "--hold", "--output=/dev/null", f"--time={limit}", "--wrap=true")
+        job = cluster.run(*submit).splitlines()[-1]
+        found = left(SLURM_JOB_ID=job)
+        cluster.run("scancel", job)
+        assert found == (f"{seconds:.1f}" if seconds else "None"), limit
+
+
 def test_preflight_says_what_slurm_would_refuse(cluster: SlurmCluster, tmp_path: Path) -> None:
     """R54, R55, R59: each rule's job is shown to sbatch --test-only; nothing is submitted."""
     options = ["--snakefile", CHECKOUT / "Snakefile", "--directory", tmp_path, "model"]
