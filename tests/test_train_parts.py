@@ -293,7 +293,7 @@ def test_too_many_drops_stop_the_run(build, tmp_path):
     """R21: what the loader loses is counted by reason and stops the run above a limit."""
     from shardwright.training.loop import train
 
-    run = build(drops={"control_token": 1}, steps=40, max_drop_share=0.2)
+    run = build(drops={"control_token": 20}, steps=40, max_drop_share=0.2)
     with pytest.raises(
         BuildError, match=r"dropped by the loader \(control_token \d+\); expected at most 20 %"
     ):

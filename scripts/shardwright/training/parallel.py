@@ -33,6 +33,8 @@ class Ranks:
 
     def gather(self, fact: Any) -> list[Any]:
         """Return every rank's `fact`, in rank order, on every rank."""
+        if self.world_size == 1:
+            return [fact]
         facts: list[Any] = [None] * self.world_size
         dist.all_gather_object(facts, fact)
         return facts
