@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
 
 ROOT = "results/example"
 SUBMITTED = re.compile(r"has been submitted with SLURM jobid (\d+) \(log: \S*/rule_(\w+)/")
-STEPS = 12
+STEPS = 8
 
 
 @dataclass
@@ -77,7 +77,7 @@ def programs_in(folder: Path, name: str) -> list[int]:
 
 
 def hang_in_training(cluster: SlurmCluster, folder: Path, run: subprocess.Popen[bytes]) -> None:
-    """Wait for a checkpoint of train_model, then stop its processes and give its job one minute in all."""
+    """Wait for a checkpoint of train_model, then stop its processes and let its time limit come."""
     jobs: list[str] = []
     while run.poll() is None and not jobs:
         time.sleep(0.5)
@@ -91,7 +91,7 @@ def hang_in_training(cluster: SlurmCluster, folder: Path, run: subprocess.Popen[
     for pid in programs_in(folder.resolve(), "train_model.py"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
-    cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
+    cluster.run("scontrol", "update", f"JobId={job}", "EndTime=now")
 
 
 def fetch_on_login_node(folder: Path, config: str) -> None:
@@ -159,21 +159,18 @@ def test_training_resumes_after_its_time_limit(build: Build) -> None:
     assert steps[0] > 2 and steps[-1] == STEPS, log[-2000:]
 
 
-@pytest.mark.skipif(
-    os.environ.get("SHARDWRIGHT_TEST_TWO_NODES") != "1",
-    reason="seen green by hand only; SHARDWRIGHT_TEST_TWO_NODES=1 runs it",
-)
 def test_two_nodes_give_the_loss_of_one(build: Build) -> None:
     """R60: `train.nodes: 2` starts one agent on each node of the allocation; losses equal those of two ranks
-    on one node, bit for bit, and each node showed its eight GPUs."""
+    on one node, bit for bit, and the job has eight GPUs on each node."""
     shapes = {"one": {"nodes": 1, "ranks_per_node": 2}, "two": {"nodes": 2, "ranks_per_node": 1}}
     for name, shape in shapes.items():
-        config = overlay(build.folder, f"{name}.yaml", run=name, steps=3, checkpoint_every=3, **shape)
+        config = overlay(build.folder, f"{name}.yaml", run=name, steps=2, checkpoint_every=2, **shape)
         target = f"{ROOT}/train/{name}/completed.json"
         run = start_snakemake(build.cluster, build.folder, target, "--configfile", config)
         text = finish(run, timeout_s=500)
         assert run.returncode == 0, text[-6000:]
         ((job, _),) = SUBMITTED.findall(text)
         assert build.field(job, "NumNodes") == str(shape["nodes"])
-    assert len(build.losses("one")) == 3
+        assert build.field(job, "TresPerNode").endswith("gpu:8")
+    assert len(build.losses("one")) == 2
     assert build.losses("one") == build.losses("two")

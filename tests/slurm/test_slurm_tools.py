@@ -130,7 +130,7 @@ def test_preflight_says_what_slurm_would_refuse(cluster: SlurmCluster, tmp_path:
 def test_many_shards_in_two_jobs(cluster: SlurmCluster, tmp_path: Path) -> None:
     """R51, R57: one sbatch call builds and audits every shard; none is left to submit one by one."""
     config = tmp_path / "small.yaml"
-    config.write_text(yaml.safe_dump({"download": {"rows_per_shard": 100}}))
+    config.write_text(yaml.safe_dump({"download": {"rows_per_shard": 200}}))
     before = cluster.calls()
     shards = [SLURM_PYTHON, CHECKOUT / "scripts/slurm_shards.py", "--jobs", 2, "--", "--configfile", config]
     done = run_on(cluster, tmp_path, *shards)
@@ -138,9 +138,8 @@ def test_many_shards_in_two_jobs(cluster: SlurmCluster, tmp_path: Path) -> None:
     after = cluster.calls()
     assert after["sbatch"] - before["sbatch"] == 1 and after["srun"] == before["srun"]
     root = tmp_path / "results/example"
-    assert sorted(path.name for path in root.glob("audit/????????.json")) == [
-        f"{n:08d}.json" for n in range(4)
-    ]
+    audits = sorted(path.name for path in root.glob("audit/????????.json"))
+    assert audits == ["00000000.json", "00000001.json"]
     assert len(list(tmp_path.glob("logs/slurm/shards-*_?.log"))) == 2
     planned = run_on(
         *(cluster, tmp_path, SLURM_PYTHON, "-m", "snakemake", "audit", "--dry-run"),
