@@ -162,6 +162,9 @@ def test_below_the_success_rate_the_shard_fails_with_its_evidence_kept(tmp_path)
         urls = [server.url(f"/{n}.jpg") for n in range(4)]
         done = download(tmp_path, urls, check=False, min_success_rate=0.5, retries=0)
     assert done.returncode == 1 and not (tmp_path / "raw/00000000_stats.json").exists()
-    assert "found success rate 0.0% (0 of 4)" in done.stdout and "Servers (or the proxy) fail" in done.stdout
+    assert (
+        "found success rate 0.0% (0 of 4)" in done.stdout
+        and "4 http_5xx: the servers were in trouble" in done.stdout
+    )
     evidence = json.loads((tmp_path / "logs/download_shard/00000000.attempts/001.json").read_text())
     assert evidence["failure_classes"] == {"http_5xx": 4} and evidence["http_status"] == {"503": 4}

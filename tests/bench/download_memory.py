@@ -1,6 +1,6 @@
 """Peak memory of one shard job, supervisor and worker, at several numbers of rows.
 
-    python tests/bench/download_memory.py [--rows 250 10000]
+    python tests/bench/download_memory.py [--rows 250 10000] [--small]
 
 Photos of the web's sizes from a loopback server, 128 threads, the settings of the DataComp build.
 The worker's memory may grow with the rows only by their text; what pictures need is bounded by the
@@ -61,16 +61,19 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[250, 10_000])
     parser.add_argument("--pictures", type=int, default=80, help="different pictures")
+    parser.add_argument("--small", action="store_true", help="photos of 400 x 300 alone: what the rows need")
     args = parser.parse_args()
-    from download import corpus, ours
+    import download
 
     from download_helpers import make_parquet
 
+    if args.small:
+        download.SIZES = ((400, 300),)
     flow = argparse.Namespace(threads=128, decode="exact", shards=1)
     with tempfile.TemporaryDirectory(prefix="bench-download-") as name:
         folder = Path(name)
         (folder / "pictures").mkdir()
-        for number, data in enumerate(corpus(args.pictures)):
+        for number, data in enumerate(download.corpus(args.pictures)):
             (folder / f"pictures/{number}").write_bytes(data)
         command = [sys.executable, str(TESTS / "bench/download.py"), "--serve", name]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
@@ -79,7 +82,7 @@ def main() -> None:
                 for rows in args.rows:
                     urls = [f"{url}/{n % args.pictures}" for n in range(rows)]
                     parquet = make_parquet(folder / f"urls-{rows}.parquet", urls)
-                    supervisor, worker, seconds = run(ours(folder, parquet, rows, flow)[0])
+                    supervisor, worker, seconds = run(download.ours(folder, parquet, rows, flow)[0])
                     print(
                         f"{rows:7,} rows: worker {worker:.0f} MB, supervisor {supervisor:.0f} MB, "
                         f"together {worker + supervisor:.0f} MB ({seconds:.0f} s)",
