@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import subprocess
 
 import pytest
 
-from download_helpers import PRIVATE, failure, fetched, fetcher, photo
+from download_helpers import PRIVATE, download, failure, fetched, fetcher, photo, stats
 from image_server import ImageServer, body
 
 PICTURE = photo(1)
@@ -56,6 +57,17 @@ def test_the_configured_proxy_gets_the_whole_url_and_its_login():
         path, headers = proxy.requests[0]
     assert path == "http://far.example/a.jpg"
     assert headers["Host"] == "far.example" and headers["Proxy-Authorization"] == "Basic bWU6c2VjcmV0"
+
+
+def test_user_agent_and_proxy_are_on_record_without_the_password(tmp_path):
+    """R15: what the servers saw of a shard is in its stats."""
+    with ImageServer({"*": body(PICTURE)}) as proxy:
+        address = f"127.0.0.1:{proxy.server_address[1]}"
+        url, given = "http://far.example/a.jpg", f"http://me:secret@{address}"
+        done = download(tmp_path, [url], proxy=given, user_agent="welcome/1.0")
+    found = stats(tmp_path)["provenance"]
+    assert found["proxies"] == {"http": f"http://{address}", "https": f"http://{address}"}
+    assert found["user_agent"] == "welcome/1.0" and "secret" not in json.dumps(stats(tmp_path)) + done.stdout
 
 
 def test_the_proxy_of_the_environment_is_used(monkeypatch):

@@ -41,7 +41,7 @@ BOXES = [
 
 
 def test_a_shard_from_start_to_end(tmp_path):
-    """R17, R16, S05: captions and boxes end up as one rule says, failures under their names."""
+    """R17, R16, S05, S06: captions and boxes as one rule says, failures by name, nothing else in raw/."""
     with ImageServer(pages(6)) as server:
         urls = [server.url(f"/{n}.jpg") for n in range(6)]
         urls += [server.url("/gone.jpg"), None, "ftp://host/a.jpg"]
