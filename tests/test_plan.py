@@ -18,6 +18,14 @@ def test_the_reference_build_plans_right_without_data(tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+def test_no_job_is_known_only_after_a_checkpoint():
+    """R52: Snakemake's one checkpoint here makes it look again at the params of jobs that it knows already;
+    nothing asks a checkpoint for its jobs, so none can be missed, and a deleted output is like any other."""
+    rules = "\n".join(path.read_text() for path in sorted((CHECKOUT / "rules").glob("*.smk")))
+    assert re.findall(r"^checkpoint (\w+):", rules, flags=re.MULTILINE) == ["select_samples"]
+    assert "checkpoints." not in rules and "glob_wildcards" not in rules and ".glob(" not in rules
+
+
 def test_the_rulegraph_draws_the_whole_way(tmp_path):
     drawn = snakemake(tmp_path, "--rulegraph", *DATACOMP).stdout
     names = set(re.findall(r'label ?= ?"(\w+)"', drawn))
