@@ -466,6 +466,17 @@ def test_differences_between_asked_and_run_are_an_error():
         check_observed({"steps": 3, "data": {"path": "a"}}, {"steps": 2, "data": {"path": "b"}})
 
 
+def test_a_loader_that_read_otherwise_than_asked_fails_the_run():
+    """What each rank's loader says of itself is held against the settings at the end."""
+    from shardwright.training.publish import check_run
+
+    records = [{"kind": "train", "step": step, "num_samples": 4} for step in (1, 2)]
+    asked = settings(steps=2) | {"readers": [{"rank": 0, "seed": 0}]}
+    check_run(asked, {"readers": [{"rank": 0, "seed": 0}]}, records)
+    with pytest.raises(BuildError, match="readers: .*'seed': 0.* → .*'seed': 1"):
+        check_run(asked, {"readers": [{"rank": 0, "seed": 1}]}, records)
+
+
 def test_too_few_samples_or_no_val_split_are_told_before_anything_is_loaded():
     from shardwright.training.setup import check_sample_counts
 

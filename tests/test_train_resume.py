@@ -63,27 +63,29 @@ def test_killed_and_resumed_equals_uninterrupted(world, tmp_path, case):
     run = {
         "ranks_per_node": num_ranks,
         "loader_workers": workers,
-        "steps": 14,
+        "steps": 10,
         "adapter_dropout": 0.1,
         "checkpoint_every": 3,
-        "validation_every": 7,
+        "validation_every": 5,
+        "validation_batches": 1,
         "max_drop_share": 1,
         "parallel": "fsdp2" if num_ranks == 2 else "ddp",
     }
     whole, part = tmp_path / "whole", tmp_path / "part"
-    run_ranks(num_ranks, tmp_path / "whole.log", run_train, arguments(world, whole, **run))
+    undisturbed = RankGroup(num_ranks, tmp_path / "whole.log", run_train, arguments(world, whole, **run))
     rng = random.Random(case)
     options = arguments(world, part, **run)
     stopped_at = []
     for number, expected in ((signal.SIGTERM, 75), (signal.SIGKILL, -9)):
         group = RankGroup(num_ranks, tmp_path / f"{number}.log", run_train, options)
-        after = rng.randint(num_steps(part) + 1, num_steps(part) + 4)
+        after = rng.randint(num_steps(part) + 1, num_steps(part) + 2)
         assert set(interrupt(group, part, after, number)) == {expected}, group.log.read_text()[-3000:]
         stopped_at.append(num_steps(part))
     assert "the state is saved: run the same command again" in (tmp_path / "15.log").read_text()
-    assert stopped_at[-1] < 14 and not (part / "completed.json").exists()
+    assert stopped_at[-1] < 10 and not (part / "completed.json").exists()
     text = run_ranks(num_ranks, tmp_path / "end.log", run_train, options)
     assert "starting after step 0/" not in text
+    assert set(undisturbed.wait()) == {0}, undisturbed.log.read_text()[-3000:]
 
     keys = ("kind", "step", "loss", "grad_norm", "learning_rate", "num_tokens", "uids_sha256")
     records = [
@@ -91,7 +93,7 @@ def test_killed_and_resumed_equals_uninterrupted(world, tmp_path, case):
         for out in (whole, part)
     ]
     assert records[0] == records[1]
-    assert [r[1] for r in records[0] if r[0] == "train"] == list(range(1, 15))
+    assert [r[1] for r in records[0] if r[0] == "train"] == list(range(1, 11))
     digests = [
         json.loads((out / "checkpoint/checkpoint.json").read_text())["sha256"] for out in (whole, part)
     ]
@@ -108,22 +110,42 @@ def test_killed_and_resumed_equals_uninterrupted(world, tmp_path, case):
 
 def test_other_workers_are_refused_and_a_finished_run_is_only_published_again(world, tmp_path):
     """R34: another ranks × workers product is told; a rebuild of a finished run trains nothing anew."""
-    options = arguments(world, tmp_path, steps=2, max_drop_share=1)
+    run = {"steps": 2, "max_drop_share": 1, "dtype": "bf16", "tensorboard": True}
+    options = arguments(world, tmp_path, **run)
     run_ranks(1, tmp_path / "first.log", run_train, options)
     first = (tmp_path / "metrics.jsonl").read_bytes()
     for name in ("metrics.jsonl", "completed.json", "resolved_config.yaml"):
         (tmp_path / name).unlink()
     text = run_ranks(1, tmp_path / "again.log", run_train, options)
     assert "starting after step 2/2" in text and (tmp_path / "metrics.jsonl").read_bytes() == first
-    assert json.loads((tmp_path / "completed.json").read_text())["num_samples"] == 8
+    completed = json.loads((tmp_path / "completed.json").read_text())
+    assert completed["num_samples"] == 8 and completed["num_dropped"] == completed["num_adjusted"] == {}
+    assert next(tmp_path.glob("state/*/tensorboard/events*")).stat().st_size > 500
     group = RankGroup(
         1,
         tmp_path / "other.log",
         run_train,
-        arguments(world, tmp_path, steps=2, max_drop_share=1, loader_workers=2),
+        arguments(world, tmp_path, **run, loader_workers=2),
     )
     assert group.wait() == [1]
     assert "a state of 1 ranks × 0 loader workers; expected 1 × 2" in group.log.read_text()
+    check_bf16_export(world, tmp_path)
+
+
+def check_bf16_export(world: Path, out: Path) -> None:
+    """R45: a run in bf16 on a model that is stored in fp32 exports; its answers are bf16-near."""
+    import export_checkpoint
+
+    export_checkpoint.main(
+        [
+            *("--completed", str(out / "completed.json"), "--checkpoint", str(out / "checkpoint")),
+            *("--import-report", str(world / "models/tiny/import.json")),
+            *("--export", str(out / "export"), "--report", str(out / "export.json")),
+        ]
+    )
+    errors = json.loads((out / "export.json").read_text())["mean_logit_error"]
+    assert set(errors) == {"checkpoint", "adapter", "merged"} and 1e-4 < errors["merged"] < 0.05
+    assert (out / "export").stat().st_mode & 0o777 == 0o755
 
 
 def test_fewer_samples_than_readers_and_one_tar(tmp_path):
