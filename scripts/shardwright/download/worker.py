@@ -48,9 +48,10 @@ def _leave_out_unused_imports() -> None:
     sys.modules["torch"] = None
     for name in ("wandb", "albumentations"):
         sys.modules[name] = types.ModuleType(name)
-    package = types.ModuleType("img2dataset")
-    package.__path__ = find_spec("img2dataset").submodule_search_locations
-    sys.modules["img2dataset"] = package
+    if "img2dataset" not in sys.modules:
+        package = types.ModuleType("img2dataset")
+        package.__path__ = find_spec("img2dataset").submodule_search_locations
+        sys.modules["img2dataset"] = package
 
 
 def run(job: Job, pipe: int) -> dict[str, object]:
