@@ -473,7 +473,7 @@ def test_a_loader_that_read_otherwise_than_asked_fails_the_run():
     records = [{"kind": "train", "step": step, "num_samples": 4} for step in (1, 2)]
     asked = settings(steps=2) | {"readers": [{"rank": 0, "seed": 0}]}
     check_run(asked, {"readers": [{"rank": 0, "seed": 0}]}, records)
-    with pytest.raises(BuildError, match="readers: .*'seed': 0.* → .*'seed': 1"):
+    with pytest.raises(BuildError, match=r"readers: .*'seed': 0.* → .*'seed': 1"):
         check_run(asked, {"readers": [{"rank": 0, "seed": 1}]}, records)
 
 
