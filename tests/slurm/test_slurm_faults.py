@@ -64,7 +64,10 @@ def test_cancelled_lost_and_refused_jobs(cluster, tmp_path: Path) -> None:
     (tmp_path / "Snakefile").write_text(
         """
 rule all:
-    input: "cancelled.txt", "lost_node.txt", "refused.txt"
+    input: "cancelled.txt", "lost_node.txt", "refused.txt", "late.txt"
+rule late:
+    output: "late.txt"
+    shell: "(sleep 5; touch {output}) >/dev/null 2>&1 &"
 rule cancelled:
     output: "cancelled.txt"
     shell: "test -e cancelled.begun || {{ touch cancelled.begun; sleep 300; }}; hostname > {output}"
@@ -99,6 +102,7 @@ rule refused:
         "scontrol", "update", f"NodeName={node}", "State=RESUME", check=False
     )  # it may be back by itself
     assert run.returncode == 1, text
+    assert (tmp_path / "late.txt").exists(), "a file that shows up late, as on NFS, was not waited for"
     assert (tmp_path / "cancelled.txt").exists() and not (tmp_path / "refused.txt").exists()
     retried = (tmp_path / "lost_node.txt").read_text().strip()
     assert job_field(cluster, lost, "JobState") == "NODE_FAIL"
