@@ -37,7 +37,7 @@ from shardwright.files import replacing
 from shardwright.tarformat import BLOCK, CONVERSATION_SUFFIX, IMAGE_SUFFIX, padded
 
 BYTES_PER_SAMPLE = 500
-CACHE_KIB = 250_000
+CACHE_KIB = 700_000
 IMAGE_PART = IMAGE_SUFFIX[1:]
 CONVERSATION_PART = CONVERSATION_SUFFIX[1:]
 
