@@ -11,11 +11,11 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-from shardwright.audit_advice import ADVICE
 from shardwright.download.deadline import Deadline
 from shardwright.download.fetch import Fetcher, split_url
 from shardwright.download.fetch_error import FetchError
 from shardwright.errors import BuildError
+from shardwright.failure_advice import ADVICE
 
 _MAX_HOSTS = 32
 _LOOK_AT = 512

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from shardwright.audit_advice import ADVICE
+from shardwright.failure_advice import ADVICE
 from shardwright.failures import MEANING
 
 # How to ask again: without -R, Snakemake holds a shard that was asked again once for done.
