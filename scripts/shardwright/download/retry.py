@@ -16,7 +16,6 @@ from shardwright.download.people import ASK_AGAIN
 from shardwright.download.rows import clean_rows, read_rows
 from shardwright.download.shard import Made, Plan, check_way_out, downloaded, write_stats
 from shardwright.download.triple import (
-    Triple,
     complete_stats,
     count_outcomes,
     end_of_members,
@@ -71,9 +70,7 @@ def _merge_stats(old: dict[str, Any], made: Made, outcomes: list[dict[str, Any]]
 
 
 def _merge(plan: Plan, made: Made, folder: Path) -> None:
-    merged = Triple(
-        *(folder / path.name for path in (plan.target.tar, plan.target.parquet, plan.target.stats))
-    )
+    merged = plan.target.moved_to(folder)
     _merge_tar(plan.target.tar, made.triple.tar, merged.tar)
     _merge_parquet(plan.target.parquet, made.triple.parquet, merged.parquet)
     outcomes = read_outcomes(merged.parquet)

@@ -31,6 +31,15 @@ class Triple:
         """Return the names that img2dataset gives the three files in `folder`."""
         return Triple(folder / f"{stem}.tar", folder / f"{stem}.parquet", folder / f"{stem}_stats.json")
 
+    @property
+    def paths(self) -> tuple[Path, Path, Path]:
+        """The three files in the order in which they are published: stats last."""
+        return self.tar, self.parquet, self.stats
+
+    def moved_to(self, folder: Path) -> Triple:
+        """Return the triple of the same names in `folder`."""
+        return Triple(*(folder / path.name for path in self.paths))
+
 
 def _members(path: Path) -> list[Member]:
     with path.open("rb") as stream:
@@ -110,7 +119,7 @@ def complete_stats(
 
 
 def _make_durable(made: Triple) -> None:
-    for path in (made.tar, made.parquet, made.stats):
+    for path in made.paths:
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
         path.chmod(0o644)
@@ -138,8 +147,7 @@ def publish_merged(folder: Path, target: Triple) -> None:
     Renaming the folder decides: killed before, the old triple stands; killed after, `finish_merge`
     brings the new one to its place. No kill can lose what either holds.
     """
-    made = Triple(*(folder / path.name for path in (target.tar, target.parquet, target.stats)))
-    _make_durable(made)
+    _make_durable(target.moved_to(folder))
     fsync_dir(folder)
     folder.replace(_merged_folder(target))
     fsync_dir(folder.parent)
@@ -154,7 +162,7 @@ def finish_merge(target: Triple) -> None:
     folder = _merged_folder(target)
     if not folder.is_dir():
         return
-    for path in (target.tar, target.parquet, target.stats):
+    for path in target.paths:
         made = folder / path.name
         if made.exists():
             made.replace(path)
