@@ -120,7 +120,8 @@ def test_other_workers_are_refused_and_a_finished_run_is_only_published_again(wo
     assert "starting after step 2/2" in text and (tmp_path / "metrics.jsonl").read_bytes() == first
     completed = json.loads((tmp_path / "completed.json").read_text())
     assert completed["num_samples"] == 8 and completed["num_dropped"] == completed["num_adjusted"] == {}
-    assert next(tmp_path.glob("state/*/tensorboard/events*")).stat().st_size > 500
+    (events,) = tmp_path.glob("state/*/tensorboard/events*")
+    assert events.stat().st_size > 500
     group = RankGroup(
         1,
         tmp_path / "other.log",

@@ -39,7 +39,8 @@ class MetricsLog:
             scratch.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
         self._seen = {(record["kind"], record["step"]) for record in kept}
         self._stream = path.open("a", encoding="utf-8")
-        self._board = _open_board(tensorboard, start_step) if tensorboard else None
+        self._tensorboard, self._start_step = tensorboard, start_step
+        self._board: Any = None
         self._wandb = _open_wandb(wandb_project, run) if wandb_project else None
 
     def has(self, kind: str, step: int) -> bool:
@@ -52,7 +53,9 @@ class MetricsLog:
         self._stream.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         self._stream.flush()
         numbers = {f"{kind}/{key}": v for key, v in values.items() if isinstance(v, (int, float))}
-        if self._board:
+        if self._tensorboard:
+            # Opened by the first record: a run that was finished before leaves no empty file of events.
+            self._board = self._board or _open_board(self._tensorboard, self._start_step)
             for name, value in numbers.items():
                 self._board.add_scalar(name, value, step)
         if self._wandb:
