@@ -6,12 +6,10 @@ import argparse
 from pathlib import Path
 
 from shardwright import verdicts
-from shardwright.arrow import without_pandas
-from shardwright.audit import RawFiles, audit_shard
-from shardwright.audit_sample import Expectations
-from shardwright.download.triple import Triple, finish_merge
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer
+from shardwright.lean import start_lean
+from shardwright.metadata import parse_columns
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
@@ -31,10 +29,14 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     """Audit the shard named by the options and print one line about it."""
+    # These import pyarrow: here, behind start_lean.
+    from shardwright.audit import RawFiles, audit_shard
+    from shardwright.audit_sample import Expectations
+    from shardwright.download.triple import Triple, finish_merge
+
     args = parse_args(argv)
     files = RawFiles(args.shard, args.tar, args.parquet, args.stats)
-    roles = {pair.partition("=")[0] for pair in args.columns.split()}
-    expected = Expectations(face_boxes="face_bboxes" in roles)
+    expected = Expectations(face_boxes="face_bboxes" in parse_columns(args.columns))
     # The lock of the shard itself, too: retry_shard may be replacing it.
     with sole_writer(args.tar), sole_writer(args.report), sole_writer(args.samples):
         finish_merge(Triple(args.tar, args.parquet, args.stats))
@@ -50,5 +52,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    without_pandas()
+    start_lean()
     run_cli(main)

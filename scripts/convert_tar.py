@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from shardwright.arrow import without_pandas
 from shardwright.conversation import ConversationMaker
-from shardwright.convert import Outputs, convert
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer
+from shardwright.lean import start_lean
 
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the options, write the tar, print its receipt in a line."""
+    from shardwright.convert import Outputs, convert  # imports pyarrow: here, behind start_lean
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--raw", type=Path, required=True, help="folder of the raw shards")
@@ -31,5 +32,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    without_pandas()
+    start_lean()
     run_cli(main)

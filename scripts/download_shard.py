@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from shardwright.arrow import without_pandas
 from shardwright.download.hashes import check_format
 from shardwright.download.options import add_options, plan_of
 from shardwright.download.rows import clean_rows, read_rows
 from shardwright.download.shard import download_shard
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer
+from shardwright.lean import hide_packages
 from shardwright.metadata import parse_columns
 
 
@@ -28,5 +28,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    without_pandas()
+    hide_packages("pandas")
     run_cli(main)

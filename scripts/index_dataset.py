@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from shardwright.arrow import without_pandas
 from shardwright.dataset_check import check_no_foreign_tars, check_tars, read_receipts
 from shardwright.deadline import deadline
 from shardwright.errors import run_cli
 from shardwright.files import read_json, sha256_file, sole_writer, write_json
+from shardwright.lean import hide_packages
 from shardwright.manifest import META_FILES
 
 
@@ -71,5 +71,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    without_pandas()
+    hide_packages("pandas")
     run_cli(main)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from shardwright.arrow import without_pandas
 from shardwright.download.options import add_options, plan_of
 from shardwright.download.retry import retry_shard
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer, write_json
+from shardwright.lean import hide_packages
 from shardwright.metadata import parse_columns
 
 
@@ -27,5 +27,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    without_pandas()
+    hide_packages("pandas")
     run_cli(main)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from shardwright.arrow import without_pandas
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer
+from shardwright.lean import hide_packages
 from shardwright.plan import Budget, write_plan
 from shardwright.selection import read_exclusions
 
@@ -46,5 +46,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    without_pandas()
+    hide_packages("pandas")
     run_cli(main)

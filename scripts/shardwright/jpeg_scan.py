@@ -60,7 +60,7 @@ def library() -> ctypes.CDLL | None:
     found.table_size.restype = ctypes.c_size_t
     found.make_table.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p)
     found.scan.argtypes = (
-        *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int),
+        *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_int),
         *(ctypes.c_void_p, ctypes.c_void_p),
     )
     return found
@@ -175,11 +175,8 @@ def scan(data: bytes, header: Header, plan: Plan) -> tuple[int, int] | None:
     native = library()
     assert native is not None
     found = (ctypes.c_int32 * 2)()
-    address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value + header.end
-    size = len(data) - header.end
-    if not native.scan(
-        address, size, header.width, header.height, ctypes.byref(plan.native), ctypes.byref(found)
-    ):
+    where = (header.end, len(data), header.width, header.height)
+    if not native.scan(data, *where, ctypes.byref(plan.native), ctypes.byref(found)):
         return None
     levels = [(dc * plan.quantiser + 4) >> 3 for dc in found]
     if min(levels) < -512 or max(levels) > 511:  # libjpeg's own range

@@ -49,10 +49,10 @@ def write_members(folder: Path, num_tars: int) -> list[Path]:
 
 def measure(num_tars: int, threads: int) -> dict[str, float]:
     """Merge the tables of `num_tars` tars; return seconds by the clock, CPU seconds, peak bytes."""
-    from shardwright.arrow import without_pandas
     from shardwright.energon_index import write_sqlite
+    from shardwright.lean import hide_packages
 
-    without_pandas()
+    hide_packages("pandas")
     with tempfile.TemporaryDirectory(prefix="shardwright-index-") as name:
         folder = Path(name)
         members = write_members(folder, num_tars)

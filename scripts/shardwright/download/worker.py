@@ -18,11 +18,11 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from shardwright.arrow import without_pandas
 from shardwright.download.fetch import Fetcher
 from shardwright.download.hashes import ANNOUNCED, OUTCOMES
 from shardwright.download.job import OOM_SHARD_COUNT, WRITE_FAILED, Job
 from shardwright.download.proxies import without_login
+from shardwright.lean import hide_packages
 
 _PACKAGES = ("img2dataset", "opencv-python-headless", "numpy", "pillow", "webdataset", "pyarrow")
 _SUPERVISOR_GONE = 70
@@ -44,7 +44,7 @@ def _leave_out_unused_imports() -> None:
     then use, too; webdataset imports torch if it is there; wandb and albumentations (which also asks
     the network for its newest version) serve the parts of img2dataset that ours replace.
     """
-    without_pandas()
+    hide_packages("pandas")
     sys.modules["torch"] = None
     for name in ("wandb", "albumentations"):
         sys.modules[name] = types.ModuleType(name)
