@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from helpers import SCRIPTS
 
 READ_AND_WRITE = """
@@ -22,7 +23,10 @@ print(read_parquet(Path({path!r}))["size"].to_pylist(), {{"numpy", "pandas", "to
 
 @pytest.mark.parametrize(
     ("program", "modules"),
-    [("audit_shard", "shardwright.audit, shardwright.download.triple"), ("convert_tar", "shardwright.convert")],
+    [
+        ("audit_shard", "shardwright.audit, shardwright.download.triple"),
+        ("convert_tar", "shardwright.convert"),
+    ],
 )
 def test_a_job_of_a_shard_or_tar_loads_neither_numpy_nor_pandas(program, modules, tmp_path):
     path = str(tmp_path / "t.parquet")
