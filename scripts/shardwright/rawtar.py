@@ -8,6 +8,7 @@ pax; regular files) and names the byte at which anything else begins. It never r
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -80,6 +81,16 @@ def _pax_records(data: bytes, offset: int) -> dict[str, str]:
     return records
 
 
+class _Usual(NamedTuple):
+    """What the headers of nearly all members share, and the sum of their bytes."""
+
+    stamp: bytes  # the pax header, or nothing
+    stamp_size: int
+    record_start: bytes
+    tail: bytes  # of the header proper: all behind its checksum
+    sum: int
+
+
 class _Walk:
     """The state between headers: a window on the file, and extensions for the next member."""
 
@@ -88,8 +99,8 @@ class _Walk:
         self.file_size = os.fstat(descriptor).st_size
         self.offset = 0
         self._window_start, self._window = 0, b""
-        self._tail, self._tail_sum = b"", 0
-        self._stamp_header, self._stamp_size, self._stamp_start = b"", 0, b""
+        self._stamp = b"", 0, b""
+        self._usual: _Usual | None = None
         self._pax: dict[str, str] = {}
         self._pax_global: dict[str, str] = {}
         self._gnu_name: str | None = None
@@ -104,10 +115,7 @@ class _Walk:
 
     def _check_header(self, block: bytes) -> None:
         """Refuse a block whose checksum, unsigned or (old writers) signed, is not the one it states."""
-        if block[156:] != self._tail:  # most headers differ from the one before in the first fields alone
-            self._tail = block[156:]
-            self._tail_sum = sum(self._tail)
-        unsigned = 256 + sum(block[:148]) + self._tail_sum
+        unsigned = 256 + sum(block[:148]) + sum(block[156:])
         if block[148:156] != b"%06o\0 " % unsigned:  # the usual form; others are read as numbers
             stated = _number(block[148:156], self.offset)
             high_bytes = sum(byte > 127 for byte in block[:148] + block[156:])
@@ -117,7 +125,13 @@ class _Walk:
 
     def members(self) -> Iterator[Member]:
         """Yield the members up to the end blocks."""
-        while (block := self._next_block()) != _ZERO_BLOCK:
+        while True:
+            if member := self._usual_member():
+                yield member
+                continue
+            block = self._read(self.offset, BLOCK)
+            if block == _ZERO_BLOCK:
+                break
             if len(block) < BLOCK:
                 expected = "a header or the end blocks (the tar is truncated)"
                 raise BadTar(f"byte {self.offset}", "the end of the file", expected)
@@ -131,22 +145,36 @@ class _Walk:
             raise BadTar(f"byte {self.offset}", "the end blocks", _ANNOUNCED)
         self._check_end()
 
-    def _next_block(self) -> bytes:
-        """Return the next header; step over the pax header that webdataset puts before each member.
+    def _usual_member(self) -> Member | None:
+        """Take the next member if its headers are those of the last but for name, size and time stamp.
 
-        That one holds a time stamp, nothing else, and is the same 512 bytes for nearly all members.
+        Nearly all are. webdataset puts a pax header before each, which holds the stamp alone.
         """
-        block = self._read(self.offset, BLOCK)
-        if block != self._stamp_header:
-            return block
-        record = self._read(self.offset + BLOCK, self._stamp_size)
-        if not (record.startswith(self._stamp_start) and record.endswith(b"\n")):
-            return block
-        block = self._read(self.offset + 2 * BLOCK, BLOCK)
-        if block == _ZERO_BLOCK:
-            raise BadTar(f"byte {self.offset}", "the end blocks", _ANNOUNCED)
-        self.offset += 2 * BLOCK
-        return block
+        usual = self._usual
+        if usual is None:
+            return None
+        window, start = self._window, self.offset - self._window_start
+        if start + 3 * BLOCK > len(window):
+            self._window_start, start = self.offset, 0
+            self._window = window = os.pread(self.descriptor, _WINDOW, self.offset)
+        if usual.stamp:
+            record = window[start + BLOCK : start + BLOCK + usual.stamp_size]
+            if window[start : start + BLOCK] != usual.stamp or not record.startswith(usual.record_start):
+                return None
+            if not record.endswith(b"\n"):
+                return None
+            start += 2 * BLOCK
+        header = window[start : start + BLOCK]
+        digits = header[124:135]
+        checksum = usual.sum + (zlib.adler32(header[:148]) & 0xFFFF) - 1  # Adler-32's low half: 1 + the sum
+        if header[148:] != b"%06o\0 %b" % (checksum, usual.tail) or not digits.isdigit():
+            return None
+        name = _text(header[:100])
+        if name.endswith("/") or b"8" in digits or b"9" in digits:
+            return None
+        self.offset = self._window_start + start
+        size = int(digits, 8)
+        return Member(name, self._skip(size, name), size)
 
     def _skip(self, size: int, name: str = "") -> int:
         """Return the offset of a payload of `size` bytes and move behind it."""
@@ -160,6 +188,7 @@ class _Walk:
 
     def _take_extension(self, block: bytes, size: int) -> None:
         kind, offset = block[156], self.offset
+        self._usual = None  # until a member without it has been seen
         if size > _MAX_EXTENSION_BYTES:
             expected = f"at most {_MAX_EXTENSION_BYTES}"
             raise BadTar(f"byte {offset}", f"an extended header of {size} bytes", expected)
@@ -168,8 +197,7 @@ class _Walk:
             records = _pax_records(data, offset)
             self._pax = records | self._pax
             if records.keys() == {"mtime"} and size < BLOCK:
-                self._stamp_header, self._stamp_size = block, size
-                self._stamp_start = b"%d mtime=" % size
+                self._stamp = block, size, b"%d mtime=" % size
         elif kind == _PAX_GLOBAL:
             self._pax_global |= _pax_records(data, offset)
         elif kind == _GNU_NAME:
@@ -185,10 +213,14 @@ class _Walk:
             records = self._pax_global | self._pax
             name = records.get("path", name)
             size = self._pax_size(records, size)
+        stamp = self._stamp if self._pax else (b"", 0, b"")
+        is_usual = not (block[345] or self._gnu_name or self._pax_global) and self._pax.keys() <= {"mtime"}
         self._pax, self._gnu_name = {}, None
         if block[156] not in _REGULAR or name.endswith("/"):
             kind = "a folder" if name.endswith("/") else _KINDS.get(chr(block[156]), f"type {block[156]}")
             raise BadTar(f"byte {self.offset} member {name}", kind, "a regular file")
+        tail = block[156:]
+        self._usual = _Usual(*stamp, tail, 256 + sum(tail)) if is_usual else None
         return Member(name, self._skip(size, name), size)
 
     def _pax_size(self, records: dict[str, str], size: int) -> int:
