@@ -52,5 +52,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    start_lean()
+    start_lean("numpy", "pandas")
     run_cli(main)

@@ -6,11 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from shardwright.dataset_check import check_no_foreign_tars, check_tars, read_receipts
 from shardwright.deadline import deadline
 from shardwright.errors import run_cli
 from shardwright.files import read_json, sha256_file, sole_writer, write_json
-from shardwright.lean import hide_packages
+from shardwright.lean import start_lean
 from shardwright.manifest import META_FILES
 
 
@@ -26,6 +25,8 @@ def index_dataset(plan: dict[str, Any], dataset: Path, receipt: Path, threads: i
     Returns:
         The receipt.
     """
+    # These import NumPy: here, behind start_lean.
+    from shardwright.dataset_check import check_no_foreign_tars, check_tars, read_receipts
     from shardwright.energon_index import (
         check_with_energon,
         energon_version,
@@ -71,5 +72,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    hide_packages("pandas")
+    start_lean("pandas")
     run_cli(main)

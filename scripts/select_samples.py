@@ -11,13 +11,15 @@ from pathlib import Path
 
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer
-from shardwright.lean import hide_packages
-from shardwright.plan import Budget, write_plan
-from shardwright.selection import read_exclusions
+from shardwright.lean import start_lean
 
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the options, write the plan, print what became of the samples."""
+    # These import NumPy: here, behind start_lean.
+    from shardwright.plan import Budget, write_plan
+    from shardwright.selection import read_exclusions
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--audit", type=Path, required=True, help="folder of the shards' audits")
     parser.add_argument("--num-shards", type=int, required=True)
@@ -46,5 +48,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    hide_packages("pandas")
+    start_lean("pandas")
     run_cli(main)

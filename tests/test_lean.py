@@ -11,7 +11,7 @@ READ_AND_WRITE = """
 import sys
 sys.path.insert(0, {scripts!r})
 from shardwright.lean import start_lean
-start_lean()
+start_lean("numpy", "pandas")
 import {program}, {modules}
 import pyarrow as pa, pyarrow.parquet as pq
 from shardwright.arrow import read_parquet

@@ -1,9 +1,10 @@
-"""What of Energon reads and writes `.nv-meta`, without torch.
+"""What of Energon reads and writes `.nv-meta`, without torch and without its object stores.
 
 Energon's packages import all of it, and torch, in their `__init__`: 4 s of CPU in a job that needs
 neither. Its modules for files do without. So they are imported below packages of the same names
 and paths whose `__init__` does not run, and the names are given back: a later `import
-megatron.energon` in this process is the whole Energon.
+megatron.energon` in this process is the whole Energon. Its paths, which are local or in an object
+store, are local here, so that the client of the stores is not imported either.
 """
 
 from __future__ import annotations
@@ -14,11 +15,24 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PosixPath
 from types import ModuleType
 
 _ROOT = "megatron.energon"
 _PACKAGES = ("", ".flavors", ".flavors.webdataset")
+_PATHS = (".epathlib", ".epathlib.epath")
+
+
+class EPath(PosixPath):
+    """What the modules below ask of Energon's path, for files on this machine."""
+
+    def local_path(self) -> Path:
+        """Return where the file is."""
+        return Path(self)
+
+    def is_local(self) -> bool:
+        """Say that no copy of the file is needed to open it."""
+        return True
 
 
 def _drop() -> dict[str, ModuleType]:
@@ -36,6 +50,9 @@ def _bare_packages() -> Iterator[None]:
             package = ModuleType(_ROOT + suffix)
             package.__path__ = [str(Path(parent, "energon", *suffix.split(".")[1:]))]
             sys.modules[package.__name__] = package
+        for suffix in _PATHS:
+            sys.modules[_ROOT + suffix] = module = ModuleType(_ROOT + suffix)
+            module.EPath = EPath
         yield
     finally:
         _drop()
@@ -48,7 +65,6 @@ def _module(name: str) -> ModuleType:
 
 with _bare_packages():
     collapse = _module("bracecollapse").collapse
-    EPath = _module("epathlib").EPath
     SqliteIndexReader = _module("flavors.webdataset.indexing").SqliteIndexReader
     SqliteIndexWriter = _module("flavors.webdataset.indexing").SqliteIndexWriter
     WebdatasetMeta = _module("flavors.webdataset.metadata").WebdatasetMeta
