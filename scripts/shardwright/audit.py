@@ -104,9 +104,11 @@ class ShardCounts:
         self.counts["face_boxes"] += judged.num_face_boxes
         self.counts["samples_with_face_boxes"] += judged.num_face_boxes > 0
         self.counts["sideways"] += judged.sideways
-        self.adjustments.update(judged.adjustments)
-        for suffix in ("jpg", "json", "txt"):
-            self.counts[f"{suffix}_bytes"] += getattr(sample, suffix).size
+        if judged.adjustments:
+            self.adjustments.update(judged.adjustments)
+        self.counts["jpg_bytes"] += sample.jpg.size
+        self.counts["json_bytes"] += sample.json.size
+        self.counts["txt_bytes"] += sample.txt.size
         if judged.verdict != verdicts.KEEP:
             self.dropped.append(
                 {"key": sample.key, "uid": judged.uid, "verdict": judged.verdict, "detail": judged.detail}

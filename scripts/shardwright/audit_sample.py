@@ -158,7 +158,7 @@ def judge_samples(descriptor: int, samples: Iterable[RawSample], expected: Expec
     judged = []
     for sample in samples:
         start, end = sample.jpg.offset, sample.txt.offset + sample.txt.size
-        data = memoryview(os.pread(descriptor, end - start, start))
+        data = os.pread(descriptor, end - start, start)
         if len(data) != end - start:
             raise BuildError(
                 f"sample {sample.key}",
@@ -166,6 +166,6 @@ def judge_samples(descriptor: int, samples: Iterable[RawSample], expected: Expec
                 expected=f"{end - start}, as its headers say",
                 next_step="something changed the tar while it was read: run the same command again",
             )
-        payloads = (bytes(data[span.offset - start :][: span.size]) for span in sample[1:])
-        judged.append(judge_sample(sample, *payloads, expected))
+        jpg, meta, txt = (data[span.offset - start : span.offset - start + span.size] for span in sample[1:])
+        judged.append(judge_sample(sample, jpg, meta, txt, expected))
     return judged
