@@ -21,16 +21,16 @@
 #define MAX_DC 2047    /* of eight-bit pictures, in steps of the quantiser */
 #define SLACK 4096     /* zeros behind the data: a damaged MCU of 10 blocks reads 2,100 bytes of them at most */
 
-/* An entry: the number of bits of codes and values | 32 times the steps in the block (AC), or the size of
+/* An entry: the number of bits of codes and values | 64 times the steps in the block (AC), or the size of
    the value (DC). It is NONE where no code begins, or none that can be stepped over. */
 typedef struct {
     uint16_t window[1 << WINDOW_BITS]; /* one DC code, or as many AC codes as fit */
     uint16_t single[1 << CODE_BITS];   /* one code */
 } Table;
 
-#define NONE (BLOCK_SIZE << 5)
-#define NUM_BITS(entry) ((entry) & 31)
-#define STEPS(entry) ((entry) >> 5)
+#define NONE (BLOCK_SIZE << 6)
+#define NUM_BITS(entry) ((entry) & 63)
+#define STEPS(entry) ((entry) >> 6)
 
 typedef struct {
     int32_t num_components; /* 1 or 3; the first is luminance, sampled no coarser than the others */
@@ -176,7 +176,7 @@ int make_table(const uint8_t *counts, const uint8_t *values, int is_ac, Table *t
                 return 0; /* the code of ones alone is no code */
             uint32_t steps = !is_ac ? size : size ? run + 1 : run == 15 ? 16 : ENDS;
             for (uint32_t data = code; data < code + width; data++) {
-                table->single[data] = (uint16_t)(length + size + (steps << 5));
+                table->single[data] = (uint16_t)(length + size + (steps << 6));
                 lengths[data] = (uint8_t)length;
             }
             code += width;
@@ -193,7 +193,7 @@ int make_table(const uint8_t *counts, const uint8_t *values, int is_ac, Table *t
             bits += NUM_BITS(entry);
             steps += STEPS(entry);
         } while (is_ac && bits < WINDOW_BITS && steps < ENDS);
-        table->window[window] = (uint16_t)(bits ? bits | steps << 5 : NONE);
+        table->window[window] = (uint16_t)(bits ? bits | steps << 6 : NONE);
     }
     return 1;
 }
