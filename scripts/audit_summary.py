@@ -7,12 +7,11 @@ so it stays on disk when a gate fails.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from shardwright.audit_gates import Requirements, summarise
 from shardwright.errors import BuildError, run_cli
-from shardwright.files import sole_writer, write_json
+from shardwright.files import read_json, sole_writer, write_json
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
@@ -34,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
         BuildError: A gate failed.
     """
     args = parse_args(argv)
-    totals = json.loads(args.totals.read_bytes())
+    totals = read_json(args.totals)
     required = Requirements(args.rows, args.total, args.usual_percent, args.dominant_share)
     summary = summarise(totals, required)
     print(f"verdict: {summary['verdict']}")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from shardwright.errors import BuildError, run_cli
-from shardwright.files import sole_writer, write_json
+from shardwright.files import read_json, sole_writer, write_json
 
 
 def run(
@@ -34,8 +34,8 @@ def run(
     from shardwright.vlm.models import load_processor
     from shardwright.vlm.packing import check_can_pack
 
-    splits = sorted({tar["split"] for tar in json.loads(manifest.read_text())["tars"]})
-    imported = json.loads(import_report.read_text())
+    splits = sorted({tar["split"] for tar in read_json(manifest)["tars"]})
+    imported = read_json(import_report)
     folder = import_report.parent / "import"
     limits = Limits(**settings)
     encoder = VLMTaskEncoder(load_processor(folder), limits)

@@ -6,12 +6,11 @@ Every exported file is opened again, as a user would, and must answer like the t
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 
 from shardwright.errors import run_cli
-from shardwright.files import publish_folder, scratch_folder, sha256_file, sole_writer, write_json
+from shardwright.files import publish_folder, read_json, scratch_folder, sha256_file, sole_writer, write_json
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -40,7 +39,7 @@ def export(completed_path: Path, checkpoint: Path, import_report: Path, target: 
     from shardwright.training.export import export_run, read_checkpoint
     from shardwright.vlm.models import load_imported
 
-    completed = json.loads(completed_path.read_text())
+    completed = read_json(completed_path)
     about = read_checkpoint(checkpoint)
 
     def load_base() -> tuple[torch.nn.Module, object]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from shardwright.errors import BuildError, run_cli
-from shardwright.files import publish_folder, scratch_folder, sole_writer, write_json
+from shardwright.files import publish_folder, read_json, scratch_folder, sole_writer, write_json
 
 
 def run(receipt_path: Path, target: Path, report: Path, about: dict[str, str], num_gpus: int) -> None:
@@ -28,7 +27,7 @@ def run(receipt_path: Path, target: Path, report: Path, about: dict[str, str], n
             )
     from shardwright.vlm.importing import import_model
 
-    receipt = json.loads(receipt_path.read_text())
+    receipt = read_json(receipt_path)
     with sole_writer(target, root=target.parents[2]), scratch_folder(target.parent, target.name) as scratch:
         made = import_model(receipt_path.with_suffix(""), scratch, about, num_gpus)
         publish_folder(scratch, target)

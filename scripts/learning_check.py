@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.errors import run_cli
-from shardwright.files import sole_writer, write_json
+from shardwright.files import read_json, sole_writer, write_json
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -39,7 +39,7 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
     from shardwright.vlm.budgets import Limits, set_pixel_limits
     from shardwright.vlm.models import load_processor
 
-    tars = json.loads(args.manifest.read_text())["tars"]
+    tars = read_json(args.manifest)["tars"]
     names = {split: [tar["name"] for tar in tars if tar["split"] == split] for split in ("train", "val")}
     samples = list(islice(grading.read_split(args.manifest.parent, names["val"]), args.samples))
     train = list(grading.read_captions(args.manifest.parent, names["train"]))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from shardwright.errors import run_cli
-from shardwright.files import sole_writer
+from shardwright.files import read_json, sole_writer
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
@@ -25,7 +24,7 @@ def main(argv: list[str] | None = None) -> None:
     from shardwright.audit_plots import write_plots
 
     with sole_writer(args.outcomes), sole_writer(args.shapes):
-        write_plots(json.loads(args.totals.read_bytes()), args.outcomes, args.shapes)
+        write_plots(read_json(args.totals), args.outcomes, args.shapes)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file that `write_json` wrote."""
+    """Read a JSON file, in UTF-8 as JSON is, whatever the locale."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -7,13 +7,12 @@ library only: the Snakefile imports this module.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shardwright.files import write_json
+from shardwright.files import read_json, write_json
 
 RECORD = Path(".snakemake/shardwright_run.json")
 LOCKS = Path(".snakemake/locks")
@@ -51,7 +50,7 @@ def record_run(folder: Path, executor: str = "") -> None:
 def last_run(folder: Path) -> Run | None:
     """Return the last recorded start in `folder`, if there is one."""
     path = folder / RECORD
-    return Run(**json.loads(path.read_text())) if path.is_file() else None
+    return Run(**read_json(path)) if path.is_file() else None
 
 
 def is_alive(run: Run) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -26,7 +25,7 @@ from shardwright.download.triple import (
 )
 from shardwright.errors import BuildError
 from shardwright.failures import TRANSIENT, classify
-from shardwright.files import scratch_folder
+from shardwright.files import read_json, scratch_folder
 
 
 def _transient_rows(plan: Plan, outcomes: list[dict[str, Any]]) -> list[int]:
@@ -74,7 +73,7 @@ def _merge(plan: Plan, made: Made, folder: Path) -> None:
     _merge_tar(plan.target.tar, made.triple.tar, merged.tar)
     _merge_parquet(plan.target.parquet, made.triple.parquet, merged.parquet)
     outcomes = read_outcomes(merged.parquet)
-    stats = json.loads(plan.target.stats.read_text())
+    stats = read_json(plan.target.stats)
     write_stats(merged.stats, _merge_stats(stats, made, outcomes))
     problem = find_disagreement(merged, [plan.key(row) for row in range(len(outcomes))])
     if problem:

@@ -32,7 +32,7 @@ from shardwright.download.triple import (
     read_outcomes,
 )
 from shardwright.errors import BuildError
-from shardwright.files import scratch_folder, write_json
+from shardwright.files import read_json, scratch_folder, write_json
 
 _LOG_TAIL_CHARS = 4000
 # A 512-pixel JPEG with its text has about 42 kB; ask for a little more before starting.
@@ -142,7 +142,7 @@ def _attempt(
     problem = problem or find_disagreement(triple, sorted(plan.key(row) for row in rows))
     if problem:
         return None, problem, status
-    told = json.loads((work / "told.json").read_text())
+    told = read_json(work / "told.json")
     return Made(triple, read_outcomes(triple.parquet), told), "", status
 
 
@@ -263,7 +263,7 @@ def download_shard(plan: Plan, table: pa.Table, cleaned: dict[str, int]) -> None
     with downloaded(plan, table) as made:
         hashes = check_announced(plan, made)
         counted = check_success_rate(plan, made)
-        stats = json.loads(made.triple.stats.read_text())
+        stats = read_json(made.triple.stats)
         extra = {**made.told, "cleaned": cleaned, "retry_rounds": 0}
         write_stats(made.triple.stats, complete_stats(stats, made.outcomes, extra))
         publish(made.triple, plan.target)

@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from shardwright.errors import BuildError
-from shardwright.files import fsync_dir
+from shardwright.files import fsync_dir, read_json
 from shardwright.training.parallel import Ranks, unwrapped
 
 STEP_FOLDER = re.compile(r"step-(\d{8})")
@@ -177,7 +177,7 @@ def _save_failure(folder: Path, error: BaseException) -> BuildError:
 
 
 def _checked(path: Path, topology: dict[str, int]) -> dict[str, Any]:
-    about = json.loads((path / "checkpoint.json").read_text())
+    about = read_json(path / "checkpoint.json")
     saved = {key: about[key] for key in topology}
     if saved != topology:
         raise BuildError(

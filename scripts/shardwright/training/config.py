@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from shardwright.errors import BuildError
-from shardwright.files import replacing, write_json
+from shardwright.files import read_json, replacing, write_json
 from shardwright.training.batching import deciding
 
 
@@ -73,7 +73,7 @@ def open_state(state: Path, request: Request, code: str) -> Path:
     folder = state / request.fingerprint
     finished = folder / "finished.json"
     if finished.exists():
-        made_by = json.loads(finished.read_text())["code"]
+        made_by = read_json(finished)["code"]
         if made_by != code:
             aside = state / f"{request.fingerprint}-code-{made_by[:8]}"
             number = 2
@@ -88,7 +88,7 @@ def open_state(state: Path, request: Request, code: str) -> Path:
             )
     for about in sorted(state.glob("*/about.json")):
         if about.parent != folder and "-code-" not in about.parent.name:
-            changed = differences(json.loads(about.read_text()), request.essence)
+            changed = differences(read_json(about), request.essence)
             print(
                 f"another configuration's state is kept at {about.parent} ({'; '.join(changed)})", flush=True
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from shardwright.errors import BuildError
-from shardwright.files import sha256_file
+from shardwright.files import read_json, sha256_file
 from shardwright.training.adapters import ADAPTER_MODES, attach_adapters
 from shardwright.vlm.models import DTYPES
 
@@ -25,7 +24,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     Raises:
         BuildError: A file is missing or has other bytes.
     """
-    about = json.loads((folder / "checkpoint.json").read_text())
+    about = read_json(folder / "checkpoint.json")
     for name, digest in sorted(about["sha256"].items()):
         path = folder / name
         found = sha256_file(path) if path.exists() else "no file"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwright.files import sha256_file
+from shardwright.files import read_json, sha256_file
 
 
 @dataclass(frozen=True)
@@ -43,18 +42,18 @@ class Sources:
     def split_counts(self) -> dict[str, int]:
         """Samples of each split, as the manifest lists its tars."""
         counts: Counter[str] = Counter()
-        for tar in json.loads(self.manifest.read_text())["tars"]:
+        for tar in read_json(self.manifest)["tars"]:
             counts[tar["split"]] += tar["samples"]
         return dict(counts)
 
     def model_facts(self) -> dict[str, Any]:
         """Repository, revision, class, dtype and digest of the imported model."""
-        report = json.loads(self.import_report.read_text())
+        report = read_json(self.import_report)
         return {key: report[key] for key in ("repo", "revision", "class", "dtype", "weights_sha256")}
 
     def identity(self) -> dict[str, Any]:
         """Digests of all that decides the weights, besides the settings."""
-        report = json.loads(self.import_report.read_text())
+        report = read_json(self.import_report)
         return {
             "manifest_sha256": sha256_file(self.manifest),
             "weights_sha256": report["weights_sha256"],

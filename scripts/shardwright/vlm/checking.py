@@ -14,6 +14,7 @@ from megatron.energon.epathlib import EPath
 from megatron.energon.flavors.webdataset.indexing import SqliteIndexReader
 
 from shardwright.errors import BuildError
+from shardwright.files import read_json
 from shardwright.vlm.encoder import CONVERSATION, VLMTaskEncoder
 from shardwright.vlm.loader import build_loader
 from shardwright.vlm.packing import check_can_pack, pack_rows
@@ -26,7 +27,7 @@ class StoredAnswers:
     """The answers as they lie in the tars, found through Energon's index; no part of the encoder."""
 
     def __init__(self, dataset: Path) -> None:
-        info = json.loads((dataset / ".nv-meta/.info.json").read_text())
+        info = read_json(dataset / ".nv-meta/.info.json")
         self._dataset = dataset
         self._tars = list(info["shard_counts"])
         self._index = SqliteIndexReader(EPath(dataset / ".nv-meta/index.sqlite"))

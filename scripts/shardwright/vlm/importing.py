@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 
 from shardwright.errors import BuildError
-from shardwright.files import sha256_file
+from shardwright.files import read_json, sha256_file
 from shardwright.vlm.models import (
     DTYPES,
     WEIGHTS,
@@ -43,7 +42,7 @@ def check_class(hub: Path, name: str) -> None:
             expected="the model's config among its pinned files",
             next_step="add config.json to the pin table that the model file names under `files`",
         )
-    named = (json.loads(path.read_text()).get("architectures") or ["nothing"])[0]
+    named = (read_json(path).get("architectures") or ["nothing"])[0]
     if named != name:
         raise BuildError(
             str(path),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tarfile
 import warnings
@@ -18,6 +17,7 @@ from megatron.energon.errors import FatalSampleError
 from megatron.energon.flavors.webdataset.metadata import WebdatasetMeta
 
 from shardwright.errors import BuildError
+from shardwright.files import read_json
 from shardwright.vlm.encoder import VLMTaskEncoder
 
 DECLARATION = "shardwright.yaml"
@@ -48,7 +48,7 @@ def count_samples(dataset: Path, split: str) -> int:
             expected="a split that Energon can read",
             next_step="build the target `dataset` again",
         ) from error
-    written_by = str(json.loads((dataset / ".nv-meta/.info.json").read_text()).get("energon_version"))
+    written_by = str(read_json(dataset / ".nv-meta/.info.json").get("energon_version"))
     if written_by.split(".")[0] != energon_version.split(".")[0]:
         raise BuildError(
             str(dataset / ".nv-meta/.info.json"),
