@@ -10,7 +10,7 @@ from shardwright.download.rows import clean_rows, read_rows
 from shardwright.download.shard import download_shard
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer
-from shardwright.lean import hide_packages
+from shardwright.hidden import hide_packages
 from shardwright.metadata import parse_columns
 
 

@@ -9,7 +9,7 @@ from shardwright.download.options import add_options, plan_of
 from shardwright.download.retry import retry_shard
 from shardwright.errors import run_cli
 from shardwright.files import sole_writer, write_json
-from shardwright.lean import hide_packages
+from shardwright.hidden import hide_packages
 from shardwright.metadata import parse_columns
 
 

@@ -109,6 +109,75 @@ def test_the_second_file_with_a_header_is_scanned(monkeypatch):
     assert probe_jpeg(second) == JpegFacts(80, 40, "RGB", False)
 
 
+def frame_of(data: bytes) -> int:
+    return data.index(b"\xff\xc0")
+
+
+def segment(marker: int, payload: bytes) -> bytes:
+    return bytes((0xFF, marker)) + (2 + len(payload)).to_bytes(2, "big") + payload
+
+
+def false_frame_in_a_comment() -> bytes:
+    photo = make_photo(1, 64, 48)
+    frame = photo[frame_of(photo) :][:5] + (64).to_bytes(2, "big") + (48).to_bytes(2, "big")
+    return photo[:2] + segment(0xFE, frame) + photo[2:]
+
+
+def false_header_in_a_comment() -> bytes:
+    """The false scan's header ends far behind the true one, in a comment that ends the file."""
+    photo = make_photo(1, 64, 48, mode="L")
+    start = photo.index(b"\xff\xda")
+    end = start + 2 + photo[start + 3]
+    false = segment(0xC0, b"\x08\0\x30\0\x40\x01\x01\x11\0") + b"\xff\xda\xff\xf0"
+    return photo[:2] + segment(0xFE, false) + photo[2:end] + segment(0xFE, bytes(1000))
+
+
+def header_alone_of_a_height_that_looks_like_a_marker() -> bytes:
+    photo = make_photo(1, 64, 48)
+    frame, end = frame_of(photo), jpeg_scan.split_header(photo).end
+    return photo[: frame + 5] + b"\xff\xda" + (900).to_bytes(2, "big") + photo[frame + 9 : end]
+
+
+def wider_than_libjpeg_allows() -> bytes:
+    photo = make_photo(1, 65_500, 8, mode="L")
+    frame = frame_of(photo)
+    return photo[: frame + 7] + (65_504).to_bytes(2, "big") + photo[frame + 9 :]
+
+
+def sampled_three_to_two() -> bytes:
+    """A grey picture of two MCUs, each of 3 + 2 + 2 blocks: libjpeg decodes it in draft mode alone."""
+    stream = io.BytesIO()
+    Image.new("RGB", (48, 8), (128, 128, 128)).save(stream, "JPEG", subsampling=0)
+    data = bytearray(stream.getvalue())
+    frame = frame_of(data)
+    data[frame + 11], data[frame + 14], data[frame + 17] = 0x31, 0x21, 0x21
+    bits = ("001010" * 3 + "0000" * 4) * 2
+    codes = int(bits.ljust(-(-len(bits) // 8) * 8, "1"), 2).to_bytes(-(-len(bits) // 8), "big")
+    return bytes(data[: jpeg_scan.split_header(bytes(data)).end]) + codes + b"\xff\xd9"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        false_frame_in_a_comment,
+        false_header_in_a_comment,
+        header_alone_of_a_height_that_looks_like_a_marker,
+        wider_than_libjpeg_allows,
+        sampled_three_to_two,
+    ],
+)
+def test_a_header_that_misleads_gets_the_verdict_of_a_full_decode_each_time(make):
+    """Headers are known by their bytes: none may pass for another, at its first file or its second."""
+    for kind in ("RGB", "L"):
+        probe_jpeg(make_photo(1, 64, 48, mode=kind))
+    data = make()
+    verdict = full_decode_accepts(data)
+    assert [probe_accepts(data) for _ in range(3)] == [verdict] * 3
+    if verdict:
+        facts = probe_jpeg(data)
+        assert (facts.width, facts.height) == Image.open(io.BytesIO(data)).size
+
+
 def test_verdicts_without_the_compiled_scan(monkeypatch):
     monkeypatch.setattr("shardwright.jpeg.library", lambda: None)
     photo = make_photo(1, 64, 48)

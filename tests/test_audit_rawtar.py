@@ -95,6 +95,21 @@ def test_walk_reads_a_size_that_only_pax_can_hold():
     assert walk(bytes(base256) + pieces[1536:]) == [Member("y", 512, 700)]
 
 
+@pytest.mark.parametrize(("field", "size"), [(b"000000000012", 10), (b"000000000128", None)])
+def test_a_size_without_an_end_is_read_to_its_last_digit(field, size):
+    """Twelve octal digits, as some writers do; after a member whose header is the same but for the size."""
+    data = bytearray(make_tar(["a", "b"], [10, 10], tarfile.GNU_FORMAT))
+    header = data[1024:1536]
+    header[124:136], header[148:156] = field, b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    data[1024:1536] = header
+    if size is None:
+        with pytest.raises(BadTar, match="octal digits"):
+            walk(bytes(data))
+    else:
+        assert walk(bytes(data))[1] == tarfile_members(bytes(data))[1] == Member("b", 1536, size)
+
+
 def test_no_damage_loses_a_member():
     """Bytes overwritten or the end cut off anywhere: a fault is raised, or all members are there.
 

@@ -11,25 +11,31 @@ READ_AND_WRITE = """
 import sys
 sys.path.insert(0, {scripts!r})
 from shardwright.lean import start_lean
-start_lean("numpy", "pandas")
+start_lean({hidden})
 import {program}, {modules}
 import pyarrow as pa, pyarrow.parquet as pq
 from shardwright.arrow import read_parquet
 from pathlib import Path
 pq.write_table(pa.table({{"uid": ["a", None], "size": [1, 2]}}), {path!r}, compression="zstd")
-print(read_parquet(Path({path!r}))["size"].to_pylist(), {{"numpy", "pandas", "torch"}} & set(sys.modules))
+loaded = {{"numpy", "pandas", "torch", "multistorageclient"}} & set(sys.modules)
+print(read_parquet(Path({path!r}))["size"].to_pylist(), loaded)
 """
 
 
 @pytest.mark.parametrize(
-    ("program", "modules"),
+    ("program", "hidden", "modules"),
     [
-        ("audit_shard", "shardwright.audit, shardwright.download.triple"),
-        ("convert_tar", "shardwright.convert"),
+        ("audit_shard", '"numpy", "pandas"', "shardwright.audit, shardwright.download.triple"),
+        ("convert_tar", '"numpy", "pandas"', "shardwright.convert"),
+        ("select_samples", '"pandas"', "shardwright.plan"),
+        ("index_dataset", '"pandas"', "shardwright.dataset_check, shardwright.energon_index"),
     ],
 )
-def test_a_job_of_a_shard_or_tar_loads_neither_numpy_nor_pandas(program, modules, tmp_path):
+def test_a_job_loads_only_what_it_uses(program, hidden, modules, tmp_path):
+    """Neither what the program hides, nor torch, nor the client of object stores that Energon imports."""
     path = str(tmp_path / "t.parquet")
-    code = READ_AND_WRITE.format(scripts=str(SCRIPTS), program=program, modules=modules, path=path)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (done.stdout, done.stderr) == ("[1, 2] set()\n", "")
+    names = {"scripts": str(SCRIPTS), "program": program, "hidden": hidden, "modules": modules, "path": path}
+    command = [sys.executable, "-c", READ_AND_WRITE.format(**names)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    loaded = "{'numpy'}" if "numpy" not in hidden else "set()"
+    assert (done.stdout, done.stderr) == (f"[1, 2] {loaded}\n", "")

@@ -121,6 +121,7 @@ def _fill_sqlite(writer: SqliteIndexWriter, members: Iterable[Path], threads: in
         f"threads = {threads}",
     ):
         writer.db.execute(f"PRAGMA {pragma}")
+    was_enabled = gc.isenabled()
     gc.disable()  # it would walk the rows of each tar again and again: four times the CPU
     try:
         for tar_file_id, path in enumerate(members):
@@ -128,7 +129,8 @@ def _fill_sqlite(writer: SqliteIndexWriter, members: Iterable[Path], threads: in
             writer.append_samples(samples)
             writer.append_parts(parts)
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
     writer.close()
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from shardwright.jpeg_scan import MIN_SIDE, Header, Plan, library, make_plan, scan, split_header
+from shardwright.jpeg_scan import MAX_SIDE, MIN_SIDE, Header, Plan, library, make_plan, scan, split_header
 
 # Far above any picture of a raw shard; a progressive one of this size decodes in 0.4 GB.
 MAX_PIXELS = 1 << 26
@@ -68,7 +68,7 @@ class _Known:
         return scan(data, header, self._plan) if self._plan else None
 
 
-_known: dict[bytes, _Known] = {}
+_known: dict[tuple[int, bytes], _Known] = {}
 
 
 def _decode_draft(data: bytes, max_pixels: int) -> tuple[JpegFacts, str]:
@@ -79,10 +79,17 @@ def _decode_draft(data: bytes, max_pixels: int) -> tuple[JpegFacts, str]:
             raise BadJpeg(f"the format {image.format}")
         if width * height > max_pixels:
             raise BadJpeg(f"{width} x {height} pixels, more than {max_pixels}")
-        image.draft("L", (max(width // 8, 1), max(height // 8, 1)))
+        if not _has_fractional_sampling(image):
+            image.draft("L", (max(width // 8, 1), max(height // 8, 1)))
         image.load()
         extrema = (image if image.mode == "L" else image.convert("L")).getextrema()
         return _facts(width, height, mode, extrema), image.mode
+
+
+def _has_fractional_sampling(image: Image.Image) -> bool:
+    """Whether a component is sampled 2 : 3, say, which libjpeg decodes in draft mode alone."""
+    across, down = zip(*((h, v) for _, h, v, _ in image.layer), strict=True)
+    return any(max(across) % h for h in across) or any(max(down) % v for v in down)
 
 
 def _facts(width: int, height: int, mode: str, extrema: tuple[int, int]) -> JpegFacts:
@@ -92,9 +99,9 @@ def _facts(width: int, height: int, mode: str, extrema: tuple[int, int]) -> Jpeg
 def _scan_known(data: bytes, header: Header, max_pixels: int) -> JpegFacts | None:
     """Return the facts of a file with a known header and sound data, or nothing."""
     known = _known.get(header.key)
-    if known is None or min(header.width, header.height) < MIN_SIDE:
+    if known is None or header.width * header.height > max_pixels:
         return None
-    if header.width * header.height > max_pixels:
+    if min(header.width, header.height) < MIN_SIDE or max(header.width, header.height) > MAX_SIDE:
         return None
     extrema = known.scan(data, header)
     return _facts(header.width, header.height, known.mode, extrema) if extrema else None

@@ -19,7 +19,7 @@
 #define ENDS 128       /* the steps of an end of block, beside those before it */
 #define MAX_DC_SIZE 11
 #define MAX_DC 2047    /* of eight-bit pictures, in steps of the quantiser */
-#define SLACK 4096     /* zeros behind the data: a damaged MCU of 10 blocks reads 2,100 bytes of them at most */
+#define SLACK 4096     /* zeros behind the data: a damaged MCU of 10 blocks reads 2,500 bytes of them at most */
 
 /* An entry: the number of bits of codes and values | 64 times the steps in the block (AC), or the size of
    the value (DC). It is NONE where no code begins, or none that can be stepped over. */
@@ -249,7 +249,7 @@ static int scan_copied(
 int scan(
     const uint8_t *file, size_t start, size_t size, int width, int height, const Plan *plan, int32_t *range)
 {
-    uint8_t *copy = malloc(size + SLACK);
+    uint8_t *copy = start <= size ? malloc(size + SLACK) : NULL;
     int is_sound = copy && scan_copied(file + start, file + size, width, height, plan, copy, range);
     free(copy);
     return is_sound;

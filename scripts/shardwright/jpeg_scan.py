@@ -14,18 +14,23 @@ from typing import NamedTuple
 
 SOURCE = Path(__file__).with_suffix(".c")
 LIBRARY = SOURCE.with_name("libjpegscan.so")
-MIN_SIDE = 8
+MIN_SIDE, MAX_SIDE = 8, 65_500  # libjpeg refuses a longer one
 _SCAN_START, _FRAME_START = b"\xff\xda", b"\xff\xc0"
 _TABLES_AND_TEXT = frozenset((0xC0, 0xC4, 0xDA, 0xDB, 0xDD, 0xE0, 0xE1, 0xE2, 0xED, 0xFE))
 _COMPONENT_IDS = (b"\1", b"\1\2\3")
 
 
 class Header(NamedTuple):
-    """What precedes the compressed data; files of one encoder differ in the size alone."""
+    """What precedes the compressed data; files of one encoder differ in the size alone.
 
-    key: bytes
+    `key` is all but the size, and where that was found: two files of one key have one structure,
+    if the frame is where it seems to be, which `make_plan` finds out.
+    """
+
+    key: tuple[int, bytes]
     width: int
     height: int
+    frame: int
     end: int
 
 
@@ -68,28 +73,31 @@ def library() -> ctypes.CDLL | None:
 
 def split_header(data: bytes) -> Header | None:
     """Find the header of a baseline JPEG; what it finds in another file is no plan's header."""
-    start = data.find(_SCAN_START)
-    frame = data.find(_FRAME_START, 0, start)
-    if frame < 0:
+    frame = data.find(_FRAME_START)
+    start = data.find(_SCAN_START, frame + 9)
+    if frame < 0 or start < 0:
         return None
     end = start + 2 + int.from_bytes(data[start + 2 : start + 4], "big")
+    if end > len(data):
+        return None
     height = int.from_bytes(data[frame + 5 : frame + 7], "big")
     width = int.from_bytes(data[frame + 7 : frame + 9], "big")
-    return Header(data[: frame + 5] + data[frame + 9 : end], width, height, end)
+    return Header((frame, data[: frame + 5] + data[frame + 9 : end]), width, height, frame, end)
 
 
-def _segments(data: bytes, end: int) -> dict[int, list[bytes]] | None:
+def _segments(data: bytes, header: Header) -> dict[int, list[bytes]] | None:
     """Return the segments of a header by marker, or nothing if one is out of place or unusual."""
     found: dict[int, list[bytes]] = {}
-    position = 2
-    while position < end:
+    position, end = 2, header.end
+    while position + 4 <= end:
         marker, size = data[position + 1], int.from_bytes(data[position + 2 : position + 4], "big")
         if data[position] != 0xFF or marker not in _TABLES_AND_TEXT or size < 2:
             return None
+        if (marker == 0xC0) != (position == header.frame) or (marker == 0xDA) != (position + 2 + size == end):
+            return None
         found.setdefault(marker, []).append(data[position + 4 : position + 2 + size])
         position += 2 + size
-    usual = len(found.get(0xC0, ())) == len(found.get(0xDA, ())) == 1 and position == end
-    return found if usual else None
+    return found if position == end and {0xC0, 0xDA} <= found.keys() else None
 
 
 def _quantisers(segments: list[bytes]) -> dict[int, int] | None:
@@ -135,7 +143,7 @@ def make_plan(data: bytes, header: Header) -> Plan | None:
         data: One such file.
         header: Its header.
     """
-    segments = _segments(data, header.end)
+    segments = _segments(data, header)
     if segments is None or data[:2] != b"\xff\xd8":
         return None
     frame, start = segments[0xC0][0], segments[0xDA][0]
@@ -150,7 +158,7 @@ def make_plan(data: bytes, header: Header) -> Plan | None:
         return None
     blocks = [(1, 1)] if num == 1 else [(byte >> 4, byte & 15) for byte in sampling]
     if (
-        any(not (1 <= h <= blocks[0][0] and 1 <= v <= blocks[0][1]) for h, v in blocks)
+        any(h < 1 or v < 1 or blocks[0][0] % h or blocks[0][1] % v for h, v in blocks)
         or sum(h * v for h, v in blocks) > 10
     ):
         return None

@@ -51,7 +51,7 @@ class BadTar(Exception):
 
 def _number(field: bytes, offset: int) -> int:
     """Read a number field: octal digits, or base 256 for what those cannot hold."""
-    if field[:-1].isdigit() and not (b"8" in field or b"9" in field):
+    if field[:-1].isdigit() and field[-1] in b"\0 " and not (b"8" in field or b"9" in field):
         return int(field[:-1], 8)
     if field[0] in (0x80, 0xFF):
         return int.from_bytes(field[1:], "big") - (256 ** (len(field) - 1) if field[0] == 0xFF else 0)
@@ -165,12 +165,12 @@ class _Walk:
                 return None
             start += 2 * BLOCK
         header = window[start : start + BLOCK]
-        digits = header[124:135]
+        digits, behind = header[124:135], header[135:136]
         checksum = usual.sum + (zlib.adler32(header[:148]) & 0xFFFF) - 1  # Adler-32's low half: 1 + the sum
         if header[148:] != b"%06o\0 %b" % (checksum, usual.tail) or not digits.isdigit():
             return None
         name = _text(header[:100])
-        if name.endswith("/") or b"8" in digits or b"9" in digits:
+        if name.endswith("/") or behind not in (b"\0", b" ") or b"8" in digits or b"9" in digits:
             return None
         self.offset = self._window_start + start
         size = int(digits, 8)

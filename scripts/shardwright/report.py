@@ -21,7 +21,7 @@ NUM_REASONS = 12
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read a run's metrics, a JSON object a line."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def inline_svg(text: str) -> str:

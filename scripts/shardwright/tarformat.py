@@ -19,8 +19,7 @@ UID_CHARS = 32
 IMAGE_SUFFIX = ".image.jpg"
 CONVERSATION_SUFFIX = ".conversation.json"
 MAX_MEMBER_BYTES = 8**11 - 1
-WRITE_BYTES = 4 << 20
-MAX_PIECES = 1024  # of one writev call, on Linux
+WRITE_BYTES = 1 << 20
 _PADDING = bytes(BLOCK)
 
 
@@ -78,11 +77,11 @@ class TarWriter:
         if len(name) != UID_CHARS or max(image_size, conversation_size) > MAX_MEMBER_BYTES:
             raise ValueError(f"{uid!r}: not a uid of {UID_CHARS} characters, or a member above 8 GiB")
         self.offsets.append(self.size)
-        conversation_header = self._conversation.header(name, conversation_size)
-        self._put(self._image.header(name, image_size))
-        self._put(image)
-        self._put(_PADDING[: -image_size % BLOCK] + conversation_header + conversation)
-        self._put(_PADDING[: -conversation_size % BLOCK])
+        self._pieces += (
+            *(self._image.header(name, image_size), image, _PADDING[: -image_size % BLOCK]),
+            *(self._conversation.header(name, conversation_size), conversation),
+            _PADDING[: -conversation_size % BLOCK],
+        )
         self.size += 2 * BLOCK + padded(image_size) + padded(conversation_size)
         if self.size - self._written >= WRITE_BYTES:
             self._write()
@@ -91,24 +90,17 @@ class TarWriter:
         """Close the tar with zero blocks to a whole record; return its SHA-256."""
         self.offsets.append(self.size)
         end = bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD)
-        self._put(end)
+        self._pieces.append(end)
         self.size += len(end)
         self._write()
         return self._digest.hexdigest()
 
-    def _put(self, piece: bytes | memoryview) -> None:
-        self._digest.update(piece)
-        self._pieces.append(piece)
-
     def _write(self) -> None:
         handle, size = self._stream.fileno(), self.size - self._written
-        for start in range(0, len(self._pieces), MAX_PIECES):
-            batch = self._pieces[start : start + MAX_PIECES]
-            written = os.writev(handle, batch)
-            if written < sum(map(len, batch)):  # the kernel may stop early: write the rest as one block
-                rest = memoryview(b"".join(batch))[written:]
-                while rest:
-                    rest = rest[os.write(handle, rest) :]
+        data = memoryview(b"".join(self._pieces))
+        self._digest.update(data)
+        while data:
+            data = data[os.write(handle, data) :]
         # Sends these bytes to the disk now, without waiting, so that little is left for the last fsync.
         os.posix_fadvise(handle, self._written, size, os.POSIX_FADV_DONTNEED)
         self._pieces, self._written = [], self.size

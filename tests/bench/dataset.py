@@ -4,9 +4,10 @@
 
 Makes raw shards of photo-like 512-px JPEGs of about 38 KB, then runs the programs as the workflow
 does, one process a shard or tar, on one core and on two. The plain serial pass is one process that
-reads with `tarfile`, decodes every JPEG in full with Pillow and writes with `tarfile`. Every process
-is pinned to the cores of its round. The best time of all rounds counts. Compare ratios, not seconds,
-between machines.
+reads with `tarfile`, decodes every JPEG in full with Pillow and writes with `tarfile`; it is also run
+once a shard, side by side, which tells how much of a core the second core of the machine is. Every process
+is pinned to the cores of its round. The best round counts. Compare ratios, not seconds, between
+machines.
 """
 
 from __future__ import annotations
@@ -141,17 +142,17 @@ def stages(raw: Path, out: Path, num_samples: int, num_shards: int, cores: int) 
     return list(zip(STAGES, (audit, totals, select, convert, index), strict=True))
 
 
-def plain_serial(raw: Path, out: Path) -> None:
+def plain_serial(out: Path, *tars: Path) -> None:
     """Read, decode in full, write: one process, the standard library and Pillow."""
     from PIL import Image
 
-    for number, path in enumerate(sorted(raw.glob("*.tar"))):
+    for path in tars:
         groups: dict[str, dict[str, bytes]] = {}
         with tarfile.open(path) as archive:
             for member in archive:
                 key, _, suffix = member.name.partition(".")
                 groups.setdefault(key, {})[suffix] = archive.extractfile(member).read()
-        with tarfile.open(out / f"{number:06d}.tar", "w", format=tarfile.GNU_FORMAT) as archive:
+        with tarfile.open(out / path.name, "w", format=tarfile.GNU_FORMAT) as archive:
             for key in sorted(groups):
                 jpg, metadata = groups[key]["jpg"], json.loads(groups[key]["json"])
                 with Image.open(io.BytesIO(jpg)) as image:
@@ -193,33 +194,39 @@ CHILDREN: dict[str, Callable[..., None]] = {
     "copy": plain_copy,
     "prepare": plain_prepare,
 }
+SERIAL = "plain serial pass"
 STAGES = ("audit", "totals", "select", "convert", "index")
 ALL_CORES = os.sched_getaffinity(0)
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-class Best:
-    """The best of several rounds: the clock of a shared machine drifts by half within minutes."""
+class Rounds:
+    """What each command took in each round: the clock of a shared machine drifts by half within minutes."""
 
-    def __init__(self, num_samples: int) -> None:
-        self._num_samples = num_samples
+    def __init__(self, num_samples: int, scratch: Path) -> None:
+        self.num_samples, self._scratch = num_samples, scratch
         self._costs: dict[tuple[str, int], list[Cost]] = {}
 
     def run(self, name: str, cores: int, commands: Sequence[Sequence[str]]) -> None:
-        """Run the commands, and say so."""
+        """Run the commands, with nothing in the scratch folder, and say so."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir()
         cost = run_all(commands, cores)
         self._costs.setdefault((name, cores), []).append(cost)
         print(f"  {name} on {cores}: {cost.wall:.2f} s", file=sys.stderr, flush=True)
 
-    def __getitem__(self, key: tuple[str, int]) -> Cost:
-        """The least time by the clock, the least CPU time, the greatest memory."""
-        walls, cpus, peaks = zip(*self._costs[key], strict=True)
-        return Cost(min(walls), min(cpus), max(peaks))
+    def best(self, cores: int, *names: str) -> Cost:
+        """The round in which the commands together took the least, by the clock and by CPU."""
+        rounds = list(zip(*(self._costs[name, cores] for name in names), strict=True))
+        walls, cpus, peaks = ([[cost[i] for cost in one] for one in rounds] for i in range(3))
+        return Cost(min(map(sum, walls)), min(map(sum, cpus)), max(map(max, peaks)))
 
-    def show(self, name: str, cost: Cost) -> None:
+    def show(self, label: str, cores: int, *names: str) -> Cost:
         """Print a line of the table."""
-        rate = self._num_samples / cost.wall
-        print(f"{name:<22}{cost.wall:8.2f}{cost.cpu:8.2f}{rate:10.0f}{cost.peak:8.0f}")
+        cost = self.best(cores, *names or (label,))
+        rate = self.num_samples / cost.wall
+        print(f"{label:<22}{cost.wall:8.2f}{cost.cpu:8.2f}{rate:10.0f}{cost.peak:8.0f}")
+        return cost
 
 
 def ratio(name: str, cost: Cost, reference: Cost) -> None:
@@ -227,56 +234,49 @@ def ratio(name: str, cost: Cost, reference: Cost) -> None:
     print(f"  {name}: {reference.wall / cost.wall:.2f}x by the clock, {reference.cpu / cost.cpu:.2f}x by CPU")
 
 
-def bench_round(raw: Path, out: Path, scratch: Path, cores: int, best: Best, num_samples: int) -> None:
+def run_round(folder: Path, scratch: Path, tars: list[Path], cores: int, rounds: Rounds) -> None:
     """Run all stages on `cores` cores, with their references beside them."""
-    tars = sorted(raw.glob("*.tar"))
+    out, prepared = folder / f"out-{cores}", folder / "prepared"
     shutil.rmtree(out, ignore_errors=True)
-    best.run("plain copy", cores, [child("copy", path, scratch / path.name) for path in tars])
-    for name, commands in stages(raw, out, num_samples, len(tars), cores):
-        best.run(name, cores, commands())
-    dataset = scratch / "energon"
-    shutil.copytree(out / "energon", dataset, ignore=shutil.ignore_patterns(".nv-meta", "*.idx"))
-    best.run("Energon's prepare", cores, [child("prepare", dataset)])
-    shutil.rmtree(dataset)
+    rounds.run("plain copy", cores, [child("copy", path, scratch / path.name) for path in tars])
+    for name, commands in stages(tars[0].parent, out, rounds.num_samples, len(tars), cores):
+        rounds.run(name, cores, commands())
+    shutil.copytree(out / "energon", prepared, ignore=shutil.ignore_patterns(".nv-meta", "*.idx"))
+    rounds.run("Energon's prepare", cores, [child("prepare", prepared)])
+    shutil.rmtree(prepared)
 
 
-def show_round(best: Best, cores: int) -> None:
+def show_cores(rounds: Rounds, cores: int) -> None:
     """Print the table and the ratios of one number of cores."""
     print(f"on {cores} core(s)")
-    costs = {name: best[name, cores] for name in STAGES}
-    total = Cost(
-        sum(cost.wall for cost in costs.values()),
-        sum(cost.cpu for cost in costs.values()),
-        max(cost.peak for cost in costs.values()),
-    )
-    references = {name: best[name, cores] for name in ("plain copy", "Energon's prepare")}
-    for name, cost in (costs | {"all stages": total} | references).items():
-        best.show(name, cost)
-    ratio("all stages against the serial pass", total, best["plain serial pass", 1])
-    ratio("convert_tar against the plain copy", costs["convert"], references["plain copy"])
-    ratio("index_dataset against Energon's prepare", costs["index"], references["Energon's prepare"])
+    costs = {name: rounds.show(name, cores) for name in (*STAGES, "plain copy", "Energon's prepare")}
+    total = rounds.show("all stages", cores, *STAGES)
+    ratio("all stages against the serial pass", total, rounds.best(1, SERIAL))
+    ratio("convert_tar against the plain copy", costs["convert"], costs["plain copy"])
+    ratio("index_dataset against Energon's prepare", costs["index"], costs["Energon's prepare"])
 
 
-def bench(folder: Path, num_samples: int, num_shards: int, rounds: int) -> None:
+def bench(folder: Path, num_samples: int, num_shards: int, num_rounds: int) -> None:
     """Run every round and print the table and the ratios."""
     raw, scratch = folder / "raw", folder / "scratch"
     if not raw.is_dir():
         run_all([child("raw", raw, num_samples, num_shards)], len(ALL_CORES))
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    best = Best(num_samples)
+    tars = sorted(raw.glob("*.tar"))
+    rounds = Rounds(num_samples, scratch)
     numbers_of_cores = sorted({1, min(2, len(ALL_CORES))})
-    for number in range(rounds):
-        print(f"round {number + 1} of {rounds}", file=sys.stderr)
-        best.run("plain serial pass", 1, [child("serial", raw, scratch)])
+    for number in range(num_rounds):
+        print(f"round {number + 1} of {num_rounds}", file=sys.stderr)
+        rounds.run(SERIAL, 1, [child("serial", scratch, *tars)])
+        rounds.run(SERIAL, 2, [child("serial", scratch, path) for path in tars])
         for cores in numbers_of_cores:
-            bench_round(raw, folder / f"out-{cores}", scratch, cores, best, num_samples)
-    mean = sum(path.stat().st_size for path in raw.glob("*.tar")) / num_samples
+            run_round(folder, scratch, tars, cores, rounds)
+    mean = sum(path.stat().st_size for path in tars) / num_samples
     print(f"{num_samples} samples in {num_shards} raw shards, {mean / 1000:.1f} KB a sample with headers")
-    print(f"best of {rounds} rounds" + f"{'clock s':>12}{'CPU s':>8}{'samples/s':>10}{'MiB':>8}")
-    best.show("plain serial pass", best["plain serial pass", 1])
+    print(f"best of {num_rounds} rounds".ljust(22) + f"{'clock s':>8}{'CPU s':>8}{'samples/s':>10}{'MiB':>8}")
+    speedup = rounds.show(SERIAL, 1).wall / rounds.show("one a core, on 2", 2, SERIAL).wall
+    print(f"  so two cores of this machine do the work of {speedup:.2f}")
     for cores in numbers_of_cores:
-        show_round(best, cores)
+        show_cores(rounds, cores)
     digests = [
         [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(out.glob("energon/*.tar"))]
         for out in sorted(folder.glob("out-*"))

@@ -50,7 +50,7 @@ def write_members(folder: Path, num_tars: int) -> list[Path]:
 def measure(num_tars: int, threads: int) -> dict[str, float]:
     """Merge the tables of `num_tars` tars; return seconds by the clock, CPU seconds, peak bytes."""
     from shardwright.energon_index import write_sqlite
-    from shardwright.lean import hide_packages
+    from shardwright.hidden import hide_packages
 
     hide_packages("pandas")
     with tempfile.TemporaryDirectory(prefix="shardwright-index-") as name:

@@ -67,8 +67,8 @@ WAYS = {
     "plain": (100, 1, NO_STEP),
     # It waits until every shard is ready, so with fewer --jobs than shards it waits for ever; and without
     # a job step for each task, every task would build the first shard.
-    # And of a hundred tasks the command is too long for one argument: plugin 2.8.0 then writes a script
-    # whose options stand on lines of their own, so that all tasks but the first of an array fail.
+    # And the commands of a hundred tasks are more than one argument takes: plugin 2.8.0 then writes a
+    # script whose options stand on lines of their own, so that all tasks of the array fail.
     "array": (100_000, 1, ["--slurm-array-jobs", "all", "--slurm-array-limit", "50"]),
     "srun": (100, 1, []),
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.download.settings import Content, Fetching
+from shardwright.files import read_json
 
 OOM_SHARD_COUNT = 8
 WRITE_FAILED = 74  # exit status of a worker that could not write
@@ -37,12 +38,12 @@ class Job:
 
     def save(self, path: Path) -> None:
         """Write the job to `path`."""
-        path.write_text(json.dumps(dataclasses.asdict(self)))
+        path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
 
     @staticmethod
     def load(path: Path) -> Job:
         """Read what `save` wrote."""
-        values = json.loads(path.read_text())
+        values = read_json(path)
         values["content"] = Content(**values["content"])
         values["fetching"] = Fetching(**values["fetching"])
         return Job(**values)

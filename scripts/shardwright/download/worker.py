@@ -22,7 +22,7 @@ from shardwright.download.fetch import Fetcher
 from shardwright.download.hashes import ANNOUNCED, OUTCOMES
 from shardwright.download.job import OOM_SHARD_COUNT, WRITE_FAILED, Job
 from shardwright.download.proxies import without_login
-from shardwright.lean import hide_packages
+from shardwright.hidden import hide_packages
 
 _PACKAGES = ("img2dataset", "opencv-python-headless", "numpy", "pillow", "webdataset", "pyarrow")
 _SUPERVISOR_GONE = 70

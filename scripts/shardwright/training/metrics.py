@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ class MetricsLog:
             scratch.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
         self._seen = {(record["kind"], record["step"]) for record in kept}
         self._stream = path.open("a", encoding="utf-8")
-        self._tensorboard, self._start_step = tensorboard, start_step
+        self._open_board = _board_opener(tensorboard, start_step) if tensorboard else None
         self._board: Any = None
         self._wandb = _open_wandb(wandb_project, run) if wandb_project else None
 
@@ -53,9 +55,9 @@ class MetricsLog:
         self._stream.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         self._stream.flush()
         numbers = {f"{kind}/{key}": v for key, v in values.items() if isinstance(v, (int, float))}
-        if self._tensorboard:
+        if self._open_board:
             # Opened by the first record: a run that was finished before leaves no empty file of events.
-            self._board = self._board or _open_board(self._tensorboard, self._start_step)
+            self._board = self._board or self._open_board()
             for name, value in numbers.items():
                 self._board.add_scalar(name, value, step)
         if self._wandb:
@@ -70,10 +72,10 @@ class MetricsLog:
             self._wandb.finish()
 
 
-def _open_board(folder: Path, start_step: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
+def _board_opener(folder: Path, start_step: int) -> Callable[[], Any]:
+    from torch.utils.tensorboard import SummaryWriter  # here, so that a lack of it is told before training
 
-    return SummaryWriter(str(folder), purge_step=start_step + 1)
+    return functools.partial(SummaryWriter, str(folder), purge_step=start_step + 1)
 
 
 def _open_wandb(project: str, run: str) -> Any:
