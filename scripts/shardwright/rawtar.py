@@ -82,13 +82,13 @@ def _pax_records(data: bytes, offset: int) -> dict[str, str]:
 
 
 class _Usual(NamedTuple):
-    """What the headers of nearly all members share, and the sum of their bytes."""
+    """What the headers of nearly all members share."""
 
     stamp: bytes  # the pax header, or nothing
     stamp_size: int
     record_start: bytes
     tail: bytes  # of the header proper: all behind its checksum
-    sum: int
+    tail_sum: int  # of its bytes, and of eight spaces in the place of the checksum
 
 
 class _Walk:
@@ -150,24 +150,24 @@ class _Walk:
 
         Nearly all are. webdataset puts a pax header before each, which holds the stamp alone.
         """
-        usual = self._usual
-        if usual is None:
+        if self._usual is None:
             return None
+        stamp, stamp_size, record_start, tail, tail_sum = self._usual
         window, start = self._window, self.offset - self._window_start
         if start + 3 * BLOCK > len(window):
             self._window_start, start = self.offset, 0
             self._window = window = os.pread(self.descriptor, _WINDOW, self.offset)
-        if usual.stamp:
-            record = window[start + BLOCK : start + BLOCK + usual.stamp_size]
-            if window[start : start + BLOCK] != usual.stamp or not record.startswith(usual.record_start):
+        if stamp:
+            record = window[start + BLOCK : start + BLOCK + stamp_size]
+            if window[start : start + BLOCK] != stamp or not record.startswith(record_start):
                 return None
             if not record.endswith(b"\n"):
                 return None
             start += 2 * BLOCK
         header = window[start : start + BLOCK]
         digits, behind = header[124:135], header[135:136]
-        checksum = usual.sum + (zlib.adler32(header[:148]) & 0xFFFF) - 1  # Adler-32's low half: 1 + the sum
-        if header[148:] != b"%06o\0 %b" % (checksum, usual.tail) or not digits.isdigit():
+        checksum = tail_sum + (zlib.adler32(header[:148]) & 0xFFFF) - 1  # Adler-32's low half: 1 + the sum
+        if header[148:] != b"%06o\0 %b" % (checksum, tail) or not digits.isdigit():
             return None
         name = _text(header[:100])
         if name.endswith("/") or behind not in (b"\0", b" ") or b"8" in digits or b"9" in digits:
