@@ -40,10 +40,14 @@ def make_photos(count: int, seed: int = 0, **options: Any) -> list[bytes]:
     return [make_photo(seed * 1_000_003 + number, **options) for number in range(count)]
 
 
+def segment(marker: int, payload: bytes) -> bytes:
+    """Return a JPEG's marker segment."""
+    return bytes((0xFF, marker)) + struct.pack(">H", len(payload) + 2) + payload
+
+
 def with_comment(jpeg: bytes, text: str) -> bytes:
     """Return the same picture with a comment segment before its end: other bytes, no new encoding.
 
     The header stays as it is, as in the files that one encoder writes.
     """
-    data = text.encode()
-    return jpeg[:-2] + b"\xff\xfe" + struct.pack(">H", len(data) + 2) + data + jpeg[-2:]
+    return jpeg[:-2] + segment(0xFE, text.encode()) + jpeg[-2:]

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from damage import damaged_jpegs, sound_jpegs
-from photos import make_photo, with_comment
+from photos import make_photo, segment, with_comment
 from shardwright import jpeg_scan
 from shardwright.jpeg import BadJpeg, JpegFacts, probe_jpeg
 
@@ -111,10 +111,6 @@ def test_the_second_file_with_a_header_is_scanned(monkeypatch):
 
 def frame_of(data: bytes) -> int:
     return data.index(b"\xff\xc0")
-
-
-def segment(marker: int, payload: bytes) -> bytes:
-    return bytes((0xFF, marker)) + (2 + len(payload)).to_bytes(2, "big") + payload
 
 
 def false_frame_in_a_comment() -> bytes:

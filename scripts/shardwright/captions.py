@@ -13,8 +13,6 @@ MAX_CAPTION_CHARS = 8192
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
 _LINE_ENDS = re.compile("\r\n?")
 _SURROGATES = re.compile("[\ud800-\udfff]")
-# What the rules below change; most captions hold none of it.
-_UNCLEAN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]|<\\|")
 # Control tokens of chat formats: `<|im_end|>`, `<|image_pad|>`. A space keeps tokenizers from seeing one.
 _CHAT_TOKENS = re.compile(r"<(?=\|[A-Za-z0-9_.:/-]{1,64}\|>)")
 
@@ -31,8 +29,6 @@ def clean_caption(text: str | bytes | None, max_chars: int = MAX_CAPTION_CHARS) 
         return None
     if isinstance(text, bytes):
         text = text.decode("utf-8", errors="replace")
-    if len(text) <= max_chars and not _UNCLEAN.search(text):
-        return text
     text = _SURROGATES.sub("\ufffd", text)
     text = _CONTROLS.sub(" ", _LINE_ENDS.sub("\n", text))
     text = _CHAT_TOKENS.sub("< ", text)

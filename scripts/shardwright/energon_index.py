@@ -7,7 +7,6 @@ where their members are, and this module hands those rows to Energon's own write
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 import tempfile
@@ -121,16 +120,10 @@ def _fill_sqlite(writer: SqliteIndexWriter, members: Iterable[Path], threads: in
         f"threads = {threads}",
     ):
         writer.db.execute(f"PRAGMA {pragma}")
-    was_enabled = gc.isenabled()
-    gc.disable()  # it would walk the rows of each tar again and again: four times the CPU
-    try:
-        for tar_file_id, path in enumerate(members):
-            samples, parts = _rows(tar_file_id, path)
-            writer.append_samples(samples)
-            writer.append_parts(parts)
-    finally:
-        if was_enabled:
-            gc.enable()
+    for tar_file_id, path in enumerate(members):
+        samples, parts = _rows(tar_file_id, path)
+        writer.append_samples(samples)
+        writer.append_parts(parts)
     writer.close()
 
 

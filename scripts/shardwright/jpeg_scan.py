@@ -23,14 +23,13 @@ _COMPONENT_IDS = (b"\1", b"\1\2\3")
 class Header(NamedTuple):
     """What precedes the compressed data; files of one encoder differ in the size alone.
 
-    `key` is all but the size, and where that was found: two files of one key have one structure,
-    if the frame is where it seems to be, which `make_plan` finds out.
+    `key` is where the frame was found, and all bytes but the size: two files of one key have one
+    structure, if the frame is where it seems to be, which `make_plan` finds out.
     """
 
     key: tuple[int, bytes]
     width: int
     height: int
-    frame: int
     end: int
 
 
@@ -82,18 +81,18 @@ def split_header(data: bytes) -> Header | None:
         return None
     height = int.from_bytes(data[frame + 5 : frame + 7], "big")
     width = int.from_bytes(data[frame + 7 : frame + 9], "big")
-    return Header((frame, data[: frame + 5] + data[frame + 9 : end]), width, height, frame, end)
+    return Header((frame, data[: frame + 5] + data[frame + 9 : end]), width, height, end)
 
 
 def _segments(data: bytes, header: Header) -> dict[int, list[bytes]] | None:
     """Return the segments of a header by marker, or nothing if one is out of place or unusual."""
     found: dict[int, list[bytes]] = {}
-    position, end = 2, header.end
+    (frame, _), position, end = header.key, 2, header.end
     while position + 4 <= end:
         marker, size = data[position + 1], int.from_bytes(data[position + 2 : position + 4], "big")
         if data[position] != 0xFF or marker not in _TABLES_AND_TEXT or size < 2:
             return None
-        if (marker == 0xC0) != (position == header.frame) or (marker == 0xDA) != (position + 2 + size == end):
+        if (marker == 0xC0) != (position == frame) or (marker == 0xDA) != (position + 2 + size == end):
             return None
         found.setdefault(marker, []).append(data[position + 4 : position + 2 + size])
         position += 2 + size

@@ -153,27 +153,19 @@ class _Walk:
         if self._usual is None:
             return None
         stamp, stamp_size, record_start, tail, tail_sum = self._usual
-        window, start = self._window, self.offset - self._window_start
-        if start + 3 * BLOCK > len(window):
-            self._window_start, start = self.offset, 0
-            self._window = window = os.pread(self.descriptor, _WINDOW, self.offset)
+        blocks, start = self._read(self.offset, 3 * BLOCK), 0
         if stamp:
-            record = window[start + BLOCK : start + BLOCK + stamp_size]
-            if window[start : start + BLOCK] != stamp or not record.startswith(record_start):
+            record = blocks[BLOCK : BLOCK + stamp_size]
+            if blocks[:BLOCK] != stamp or not (record.startswith(record_start) and record.endswith(b"\n")):
                 return None
-            if not record.endswith(b"\n"):
-                return None
-            start += 2 * BLOCK
-        header = window[start : start + BLOCK]
-        digits, behind = header[124:135], header[135:136]
+            start = 2 * BLOCK
+        header = blocks[start : start + BLOCK]
         checksum = tail_sum + (zlib.adler32(header[:148]) & 0xFFFF) - 1  # Adler-32's low half: 1 + the sum
-        if header[148:] != b"%06o\0 %b" % (checksum, tail) or not digits.isdigit():
-            return None
         name = _text(header[:100])
-        if name.endswith("/") or behind not in (b"\0", b" ") or b"8" in digits or b"9" in digits:
+        if header[148:] != b"%06o\0 %b" % (checksum, tail) or name.endswith("/"):
             return None
-        self.offset = self._window_start + start
-        size = int(digits, 8)
+        self.offset += start
+        size = _number(header[124:136], self.offset)
         return Member(name, self._skip(size, name), size)
 
     def _skip(self, size: int, name: str = "") -> int:

@@ -77,12 +77,8 @@ class TarWriter:
         if len(name) != UID_CHARS or max(image_size, conversation_size) > MAX_MEMBER_BYTES:
             raise ValueError(f"{uid!r}: not a uid of {UID_CHARS} characters, or a member above 8 GiB")
         self.offsets.append(self.size)
-        self._pieces += (
-            *(self._image.header(name, image_size), image, _PADDING[: -image_size % BLOCK]),
-            *(self._conversation.header(name, conversation_size), conversation),
-            _PADDING[: -conversation_size % BLOCK],
-        )
-        self.size += 2 * BLOCK + padded(image_size) + padded(conversation_size)
+        self._put(self._image.header(name, image_size), image)
+        self._put(self._conversation.header(name, conversation_size), conversation)
         if self.size - self._written >= WRITE_BYTES:
             self._write()
 
@@ -94,6 +90,10 @@ class TarWriter:
         self.size += len(end)
         self._write()
         return self._digest.hexdigest()
+
+    def _put(self, header: bytes, data: bytes | memoryview) -> None:
+        self._pieces += (header, data, _PADDING[: -len(data) % BLOCK])
+        self.size += BLOCK + padded(len(data))
 
     def _write(self) -> None:
         handle, size = self._stream.fileno(), self.size - self._written

@@ -204,13 +204,13 @@ class Rounds:
     """What each command took in each round: the clock of a shared machine drifts by half within minutes."""
 
     def __init__(self, num_samples: int, scratch: Path) -> None:
-        self.num_samples, self._scratch = num_samples, scratch
+        self.num_samples, self.scratch = num_samples, scratch
         self._costs: dict[tuple[str, int], list[Cost]] = {}
 
     def run(self, name: str, cores: int, commands: Sequence[Sequence[str]]) -> None:
         """Run the commands, with nothing in the scratch folder, and say so."""
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._scratch.mkdir()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.scratch.mkdir()
         cost = run_all(commands, cores)
         self._costs.setdefault((name, cores), []).append(cost)
         print(f"  {name} on {cores}: {cost.wall:.2f} s", file=sys.stderr, flush=True)
@@ -234,11 +234,11 @@ def ratio(name: str, cost: Cost, reference: Cost) -> None:
     print(f"  {name}: {reference.wall / cost.wall:.2f}x by the clock, {reference.cpu / cost.cpu:.2f}x by CPU")
 
 
-def run_round(folder: Path, scratch: Path, tars: list[Path], cores: int, rounds: Rounds) -> None:
+def run_round(folder: Path, tars: list[Path], cores: int, rounds: Rounds) -> None:
     """Run all stages on `cores` cores, with their references beside them."""
     out, prepared = folder / f"out-{cores}", folder / "prepared"
     shutil.rmtree(out, ignore_errors=True)
-    rounds.run("plain copy", cores, [child("copy", path, scratch / path.name) for path in tars])
+    rounds.run("plain copy", cores, [child("copy", path, rounds.scratch / path.name) for path in tars])
     for name, commands in stages(tars[0].parent, out, rounds.num_samples, len(tars), cores):
         rounds.run(name, cores, commands())
     shutil.copytree(out / "energon", prepared, ignore=shutil.ignore_patterns(".nv-meta", "*.idx"))
@@ -269,7 +269,7 @@ def bench(folder: Path, num_samples: int, num_shards: int, num_rounds: int) -> N
         rounds.run(SERIAL, 1, [child("serial", scratch, *tars)])
         rounds.run(SERIAL, 2, [child("serial", scratch, path) for path in tars])
         for cores in numbers_of_cores:
-            run_round(folder, scratch, tars, cores, rounds)
+            run_round(folder, tars, cores, rounds)
     mean = sum(path.stat().st_size for path in tars) / num_samples
     print(f"{num_samples} samples in {num_shards} raw shards, {mean / 1000:.1f} KB a sample with headers")
     print(f"best of {num_rounds} rounds".ljust(22) + f"{'clock s':>8}{'CPU s':>8}{'samples/s':>10}{'MiB':>8}")
@@ -291,7 +291,7 @@ def main() -> None:
     )
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--shards", type=int, default=2, help="raw shards, and tars")
-    parser.add_argument("--rounds", type=int, default=3, help="of which the best times count")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the best counts")
     parser.add_argument("--folder", type=Path, help="keep raw shards and outputs here")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -50,9 +50,9 @@ def write_members(folder: Path, num_tars: int) -> list[Path]:
 def measure(num_tars: int, threads: int) -> dict[str, float]:
     """Merge the tables of `num_tars` tars; return seconds by the clock, CPU seconds, peak bytes."""
     from shardwright.energon_index import write_sqlite
-    from shardwright.hidden import hide_packages
+    from shardwright.lean import start_lean
 
-    hide_packages("pandas")
+    start_lean("pandas")
     with tempfile.TemporaryDirectory(prefix="shardwright-index-") as name:
         folder = Path(name)
         members = write_members(folder, num_tars)
