@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
 BIN := .venv/bin
 ENV := .venv/.ready
 SLURM_ENV := .venv-slurm/.ready
-SCAN := scripts/shardwright/libjpegscan.so
+NATIVE := $(patsubst scripts/shardwright/%.c,scripts/shardwright/lib%.so,$(wildcard scripts/shardwright/*.c))
 ARGS ?=
 
 .PHONY: help
@@ -19,7 +19,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: env
-env: $(ENV) $(SCAN) ## Make the environment (.venv) from the pinned requirement files in envs/
+env: $(ENV) $(NATIVE) ## Make the environment (.venv) from the pinned requirement files in envs/
 
 $(ENV): envs/torch.txt envs/main.txt envs/dev.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 found; install one or run make PYTHON=/path/to/python"; exit 1; }
@@ -31,8 +31,8 @@ $(ENV): envs/torch.txt envs/main.txt envs/dev.txt
 	$(BIN)/python -m compileall -q -j 0 $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') >/dev/null || true
 	@touch $@
 
-# Optional: the audit's verdicts are the same without it, at half the speed.
-$(SCAN): scripts/shardwright/jpeg_scan.c
+# Optional: the audit's verdicts are the same without them, at half the speed.
+$(NATIVE): scripts/shardwright/lib%.so: scripts/shardwright/%.c
 	@$(CC) -O2 -shared -fPIC -o $@.part $< && mv $@.part $@ || echo "note: no C compiler ($(CC)): audit_shard will take twice as long"
 
 .PHONY: slurm-env
@@ -43,12 +43,12 @@ $(SLURM_ENV): $(ENV) envs/slurm.txt envs/slurm_env.sh
 	@touch $@
 
 .PHONY: run
-run: $(ENV) $(SCAN) ## Build the example, from parquet to checkpoint (ARGS='...' are passed to Snakemake)
+run: $(ENV) $(NATIVE) ## Build the example, from parquet to checkpoint (ARGS='...' are passed to Snakemake)
 	$(BIN)/python scripts/unlock.py --stale-only
 	$(BIN)/snakemake $(ARGS)
 
 .PHONY: test
-test: $(ENV) $(SLURM_ENV) $(SCAN) ## Run all tests (ARGS='-k name' selects)
+test: $(ENV) $(SLURM_ENV) $(NATIVE) ## Run all tests (ARGS='-k name' selects)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: slurm-up slurm-down

@@ -25,7 +25,7 @@ def index_dataset(plan: dict[str, Any], dataset: Path, receipt: Path, threads: i
     Returns:
         The receipt.
     """
-    # These import NumPy: here, behind start_lean.
+    # These import pyarrow: here, behind start_lean.
     from shardwright.dataset_check import check_no_foreign_tars, check_tars, read_receipts
     from shardwright.energon_index import (
         check_with_energon,
@@ -72,5 +72,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    start_lean("pandas")
+    start_lean("numpy", "pandas")
     run_cli(main)

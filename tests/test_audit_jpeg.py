@@ -50,7 +50,7 @@ def test_same_verdict_as_a_full_decode(seed, rounds, width, height):
 
 
 needs_the_scan = pytest.mark.skipif(
-    jpeg_scan.library() is None, reason="scripts/shardwright/libjpegscan.so is not compiled: run `make env`"
+    jpeg_scan.library() is None, reason="scripts/shardwright/libjpeg_scan.so is not compiled: run `make env`"
 )
 
 

@@ -6,12 +6,14 @@ import io
 import os
 import random
 import tarfile
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raw_shards import tar_pieces
+from shardwright import rawtar, tar_walk
 from shardwright.rawtar import BadTar, Member, walk_members
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -20,12 +22,25 @@ MEMBERS = [(f"{key:012d}.{suffix}", bytes([key]) * size) for key in range(4) for
 
 
 def walk(data: bytes) -> list[Member]:
+    """Walk a tar with the compiled walk of usual members and without: members or fault are the same."""
     descriptor = os.memfd_create("tar")
+    found: list[list[Member] | BadTar] = []
     try:
         os.write(descriptor, data)
-        return list(walk_members(descriptor))
+        for find_usual in (rawtar.find_usual, lambda *_: []):
+            with mock.patch.object(rawtar, "find_usual", find_usual):
+                try:
+                    found.append(list(walk_members(descriptor)))
+                except BadTar as fault:
+                    found.append(fault)
     finally:
         os.close(descriptor)
+    compiled, plain = found
+    if isinstance(plain, BadTar):
+        assert str(compiled) == str(plain)
+        raise plain
+    assert compiled == plain
+    return plain
 
 
 def tarfile_members(data: bytes) -> list[Member]:
@@ -129,6 +144,47 @@ def test_no_damage_loses_a_member():
             assert fault.found and fault.expected and fault.where
             refused += 1
     assert 2000 < refused < 4000
+
+
+def test_the_compiled_walk_takes_only_usual_members():
+    """A changed header whose checksum was mended: `walk` compares the faults and members of both ways."""
+    seen = {"sound": 0, "refused": 0}
+    for seed in range(1500):
+        rng = random.Random(seed)
+        names = [f"{number:012d}.{suffix}" for number in range(2) for suffix in ("jpg", "json", "txt")]
+        sizes = [rng.choice((0, 5, 512, 700)) for _ in names]
+        data = bytearray(make_tar(names, sizes, rng.choice(list(FORMATS.values())), rng.choice((5, 1.7e9))))
+        start = rng.randrange(min(len(data), 8000)) // 512 * 512
+        header = data[start : start + 512]
+        header[rng.choice((rng.randrange(100), rng.randrange(124, 136), 156, rng.randrange(512)))] = (
+            rng.choice(b"\0 019789/xLg\xff\x80")
+        )
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+        data[start : start + 512] = header
+        try:
+            walk(bytes(data))
+            seen["sound"] += 1
+        except BadTar:
+            seen["refused"] += 1
+    assert min(seen.values()) > 300, seen
+
+
+@pytest.mark.skipif(tar_walk.library() is None, reason="libtar_walk.so is not compiled: run `make env`")
+@pytest.mark.parametrize("tar_format", FORMATS.values(), ids=FORMATS)
+def test_the_compiled_walk_takes_all_but_the_first_member(tar_format):
+    """Many batches, with time stamps in pax headers and without."""
+    names = [f"{number:05d}.jpg" for number in range(700)]
+    data = make_tar(names, [number % 1500 for number in range(700)], tar_format, 1.7e9 + 0.25)
+    batches = []
+
+    def find_usual(*args):
+        batches.append(tar_walk.find_usual(*args))
+        return batches[-1]
+
+    with mock.patch.object(rawtar, "find_usual", find_usual):
+        walk(data)
+    assert [len(batch) for batch in batches] == [256, 256, 187, 0]
 
 
 def test_tarfile_would_lose_members_in_silence():

@@ -15,9 +15,10 @@ from photos import make_photo
 from raw_shards import CONTENT_FAULTS, make_rows, spoil, write_shard
 from shardwright import verdicts
 from shardwright.audit_sample import Expectations, judge_sample
-from shardwright.rawshard import RawSample, Span
+from shardwright.rawshard import RawSample
+from shardwright.rawtar import Member
 
-ANY_SPAN = RawSample("", Span(0, 1), Span(0, 1), Span(0, 1))
+ANY_SPAN = RawSample("", *[Member("", 0, 1)] * 3)
 
 
 def judge(sample, face_boxes=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -32,7 +33,9 @@ from dataset_helpers import (
 )
 from helpers import run_program
 from raw_shards import make_rows, write_shard
+from shardwright import disk_writer
 from shardwright.conversation import ConversationMaker
+from shardwright.convert import Outputs, convert
 from shardwright.errors import BuildError
 from shardwright.tarformat import HeaderTemplate, TarWriter, padded, tar_index
 
@@ -185,6 +188,25 @@ def test_the_conversation_has_the_described_fields_in_order():
     )
 
 
+@pytest.mark.parametrize("value", [True, 1.5, -3, "a %s", None, [], {"b": [1]}, 10**30])
+def test_any_value_of_the_metadata_arrives(value):
+    """And a prompt with quotes, percent signs and the names of fields."""
+    prompt = 'is "uid": %s 100 % of it? {x} \\'
+    metadata = make_rows(3, 1, photos=TINY_PHOTOS)[0][0].metadata
+    metadata |= dict.fromkeys(("url", "width", "original_height", "sha256"), value)
+    example = json.loads(ConversationMaker(REPO, REVISION, prompt).make(metadata))
+    assert example["conversation"][0]["content"][1]["text"] == prompt
+    source = example["source"]
+    assert source["url"] == source["width"] == source["original_height"] == value
+    assert type(source["width"]) is type(value)
+
+
+def test_metadata_that_json_cannot_hold_is_refused():
+    metadata = make_rows(3, 1, photos=TINY_PHOTOS)[0][0].metadata | {"width": float("nan")}
+    with pytest.raises(ValueError, match="JSON"):
+        ConversationMaker(REPO, REVISION, PROMPT).make(metadata)
+
+
 def test_other_readers_see_every_sample(planned):
     """R23, R25: the webdataset reader groups the members as we wrote them."""
     root, samples = planned
@@ -232,6 +254,26 @@ def test_a_raw_shard_that_changed_after_its_audit_is_found(tmp_path, fault):
     with pytest.raises(BuildError, match="the shard changed after its audit"):
         convert_all(tmp_path)
     assert not list((tmp_path / "energon").glob("*")) and not (tmp_path / "index").exists()
+
+
+def test_a_disk_that_fails_while_it_is_synced_stops_the_job(planned, tmp_path, monkeypatch):
+    """A sync in the background may be the only one that is told of lost bytes."""
+
+    def fail(_handle: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(disk_writer, "SYNC_BYTES", 1)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    root, _ = planned
+    outputs = Outputs(tmp_path / "x.tar", tmp_path / "x.parquet", tmp_path / "x.json")
+    with pytest.raises(OSError, match="Input/output error"):
+        convert(
+            root / "plan/train-000000.parquet",
+            root / "raw",
+            ConversationMaker(REPO, REVISION, PROMPT),
+            outputs,
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_killed_conversion_leaves_nothing_that_stays(planned):

@@ -28,7 +28,7 @@ print(read_parquet(Path({path!r}))["size"].to_pylist(), loaded)
         ("audit_shard", '"numpy", "pandas"', "shardwright.audit, shardwright.download.triple"),
         ("convert_tar", '"numpy", "pandas"', "shardwright.convert"),
         ("select_samples", '"pandas"', "shardwright.plan"),
-        ("index_dataset", '"pandas"', "shardwright.dataset_check, shardwright.energon_index"),
+        ("index_dataset", '"numpy", "pandas"', "shardwright.dataset_check, shardwright.energon_index"),
     ],
 )
 def test_a_job_loads_only_what_it_uses(program, hidden, modules, tmp_path):

@@ -166,6 +166,6 @@ def judge_samples(descriptor: int, samples: Iterable[RawSample], expected: Expec
                 expected=f"{end - start}, as its headers say",
                 next_step="something changed the tar while it was read: run the same command again",
             )
-        jpg, meta, txt = (data[span.offset - start : span.offset - start + span.size] for span in sample[1:])
+        jpg, meta, txt = (data[at - start : at - start + size] for _, at, size in sample[1:])
         judged.append(judge_sample(sample, jpg, meta, txt, expected))
     return judged

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def _to_json(value: Any) -> str:
+    return str(value) if type(value) is int else _encode(value)  # quick for whole numbers as for text
 
 
 class ConversationMaker:
@@ -19,8 +23,15 @@ class ConversationMaker:
 
     def __init__(self, repo: str, revision: str, prompt: str) -> None:
         self.settings = {"repo": repo, "revision": revision, "prompt": prompt}
-        self._origin = {"dataset": repo, "revision": revision}
-        self._user = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt}]}
+        prompt, repo, revision = (_encode(text).replace("%", "%%") for text in (prompt, repo, revision))
+        self._format = (
+            '{"conversation":[{"role":"user","content":[{"type":"image"},{"type":"text","text":'
+            f"{prompt}}}]}},"
+            '{"role":"assistant","content":[{"type":"text","text":%s}]}],'
+            f'"source":{{"dataset":{repo},"revision":{revision},'
+            '"uid":%s,"url":%s,"source_key":%s,"download_status":%s,"original_download_sha256":%s,'
+            '"face_bbox_count":%s,"width":%s,"height":%s,"original_width":%s,"original_height":%s}}'
+        )
 
     def make(self, metadata: dict[str, Any]) -> bytes:
         """Return the JSON of one sample.
@@ -30,19 +41,13 @@ class ConversationMaker:
         Raises:
             ValueError: The metadata holds NaN or an infinity.
         """
-        answer = {"role": "assistant", "content": [{"type": "text", "text": metadata["caption"]}]}
         boxes = metadata.get("face_bboxes")
-        source = self._origin | {
-            "uid": metadata["uid"],
-            "url": metadata.get("url"),
-            "source_key": metadata.get("key"),
-            "download_status": metadata.get("status"),
-            "original_download_sha256": metadata.get("sha256"),
-            "face_bbox_count": None if boxes is None else len(boxes),
-            "width": metadata.get("width"),
-            "height": metadata.get("height"),
-            "original_width": metadata.get("original_width"),
-            "original_height": metadata.get("original_height"),
-        }
-        example = {"conversation": [self._user, answer], "source": source}
-        return _ENCODER.encode(example).encode("utf-8", errors="backslashreplace")
+        values = (
+            metadata["caption"],
+            metadata["uid"],
+            *map(metadata.get, ("url", "key", "status", "sha256")),
+            None if boxes is None else len(boxes),
+            *map(metadata.get, ("width", "height", "original_width", "original_height")),
+        )
+        text = self._format % tuple(map(_to_json, values))
+        return text.encode("utf-8", errors="backslashreplace")

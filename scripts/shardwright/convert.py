@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,11 +30,7 @@ MEMBERS_SCHEMA = pa.schema(
         pa.field("conversation_size", pa.int64()),
     ]
 )
-PLAN_ORDER = (
-    *("shard", "uid", "key"),
-    *("jpg_offset", "jpg_size", "jpg_sha256"),
-    *("json_offset", "json_size", "json_sha256"),
-)
+PREFETCHED = 64
 
 
 @dataclass(frozen=True)
@@ -69,11 +65,14 @@ class RawTar:
                 expected="the raw shard that was audited",
                 next_step=f"restore it, or run `snakemake {path}` to download it again",
             ) from None
-        os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._handle)
+
+    def prefetch(self, start: int, end: int) -> None:
+        """Have the bytes from `start` to `end` read from the disk soon, without waiting for them."""
+        os.posix_fadvise(self._handle, start, end - start, os.POSIX_FADV_WILLNEED)
 
     def read(self, start: int, end: int) -> memoryview:
         """Return the bytes from `start` to `end`; fewer at the end of the file."""
@@ -94,19 +93,45 @@ def _checked(data: memoryview, sha256: str, tar: RawTar, member: str) -> memoryv
     )
 
 
+class _Row(NamedTuple):
+    """One row of a plan."""
+
+    shard: str
+    uid: str
+    key: str
+    jpg_offset: int
+    jpg_size: int
+    jpg_sha256: str
+    json_offset: int
+    json_size: int
+    json_sha256: str
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where both members are in the raw tar: the JSON follows its JPG in every audited shard."""
+        return self.jpg_offset, self.json_offset + self.json_size
+
+
 def _read_samples(plan: pa.Table, raw: Path) -> Iterator[tuple[str, memoryview, dict[str, Any]]]:
     """Yield uid, picture and metadata of each planned sample; one shard is open at a time.
 
-    The JSON member follows its JPG in every audited shard, so one call reads both.
+    A tar follows the order of keys and a raw shard that of download threads, so what comes next is
+    prefetched by its place.
     """
-    columns = [plan[name].to_pylist() for name in PLAN_ORDER]
-    for shard, rows in itertools.groupby(zip(*columns, strict=True), key=lambda row: row[0]):
+    rows = map(_Row, *(plan[name].to_pylist() for name in _Row._fields))
+    for shard, group in itertools.groupby(rows, key=lambda row: row.shard):
         with contextlib.closing(RawTar(raw / f"{shard}.tar")) as tar:
-            for _, uid, key, jpg_offset, jpg_size, jpg_sha256, json_offset, json_size, json_sha256 in rows:
-                data = tar.read(jpg_offset, json_offset + json_size)
-                image = _checked(data[:jpg_size], jpg_sha256, tar, f"{key}.jpg")
-                metadata = _checked(data[json_offset - jpg_offset :], json_sha256, tar, f"{key}.json")
-                yield uid, image, json.loads(str(metadata, "utf-8"))
+            ahead, samples = itertools.tee(group)
+            for row in itertools.islice(ahead, PREFETCHED):
+                tar.prefetch(*row.span)
+            for row, later in itertools.zip_longest(samples, ahead):
+                if later:
+                    tar.prefetch(*later.span)
+                data = tar.read(*row.span)
+                image = _checked(data[: row.jpg_size], row.jpg_sha256, tar, f"{row.key}.jpg")
+                metadata = data[row.json_offset - row.jpg_offset :]
+                metadata = _checked(metadata, row.json_sha256, tar, f"{row.key}.json")
+                yield row.uid, image, json.loads(str(metadata, "utf-8"))
 
 
 def convert(plan_path: Path, raw: Path, maker: ConversationMaker, outputs: Outputs) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from shardwright.arrow import read_parquet
 from shardwright.errors import BuildError
@@ -69,8 +68,9 @@ def _check_tar(dataset: Path, index: Path, receipt: dict[str, Any]) -> None:
     if found != expected:
         raise BuildError(str(path), found=found, expected=f"{expected}, as written", next_step=AGAIN)
     columns = read_parquet(index / f"{stem}.parquet")
-    image, conversation = (columns[name].to_numpy() for name in ("image_size", "conversation_size"))
-    offsets = [0, *np.cumsum(2 * BLOCK + padded(image) + padded(conversation)).tolist()]
+    sizes = zip(*(columns[name].to_pylist() for name in ("image_size", "conversation_size")), strict=True)
+    ends = itertools.accumulate(2 * BLOCK + padded(image) + padded(text) for image, text in sizes)
+    offsets = [0, *ends]
     idx = dataset / f"{receipt['tar']}.idx"
     if offsets[:-1] != columns["offset"].to_pylist() or idx.read_bytes() != tar_index(offsets):
         raise BuildError(

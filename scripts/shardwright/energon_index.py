@@ -12,11 +12,9 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable
-from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import yaml
 
 from shardwright.arrow import read_parquet
@@ -66,25 +64,18 @@ class _Part(NamedTuple):
 
 
 def _rows(tar_file_id: int, members: Path) -> tuple[list[_Sample], list[_Part]]:
-    """Return Energon's rows for one tar; whole columns at a time, as there may be millions."""
+    """Return Energon's rows for one tar."""
     table = read_parquet(members)
-    start, image_size, conversation_size = (
-        table[name].to_numpy() for name in ("offset", "image_size", "conversation_size")
-    )
-    image = start + BLOCK
-    conversation = image + padded(image_size) + BLOCK
-    size = conversation + padded(conversation_size) - start
-    samples = zip(
-        repeat(tar_file_id), table["uid"].to_pylist(), range(len(table)), start.tolist(), size.tolist()
-    )
-    parts = zip(
-        repeat(tar_file_id),
-        np.repeat(np.arange(len(table)), 2).tolist(),
-        cycle((IMAGE_PART, CONVERSATION_PART)),
-        np.stack((image, conversation), axis=1).ravel().tolist(),
-        np.stack((image_size, conversation_size), axis=1).ravel().tolist(),
-    )
-    return list(map(_Sample._make, samples)), list(map(_Part._make, parts))
+    columns = (table[name].to_pylist() for name in ("uid", "offset", "image_size", "conversation_size"))
+    samples, parts = [], []
+    for index, (uid, start, image_size, conversation_size) in enumerate(zip(*columns, strict=True)):
+        image = start + BLOCK
+        conversation = image + padded(image_size) + BLOCK
+        size = conversation + padded(conversation_size) - start
+        samples.append(_Sample(tar_file_id, uid, index, start, size))
+        parts.append(_Part(tar_file_id, index, IMAGE_PART, image, image_size))
+        parts.append(_Part(tar_file_id, index, CONVERSATION_PART, conversation, conversation_size))
+    return samples, parts
 
 
 def write_sqlite(members: Iterable[Path], num_samples: int, path: Path, threads: int = 1) -> None:

@@ -35,6 +35,7 @@ typedef struct {
 typedef struct {
     int32_t num_components; /* 1 or 3; the first is luminance, sampled no coarser than the others */
     int32_t restart;        /* MCUs between restart markers, 0 for none */
+    int32_t quantiser;      /* of the luminance's first coefficient */
     int32_t h[3], v[3];     /* blocks of each component in an MCU */
     const Table *dc[3], *ac[3];
 } Plan;
@@ -203,8 +204,15 @@ size_t table_size(void)
     return sizeof(Table);
 }
 
+/* The mean of a block, from 0 to 255; -1 out of libjpeg's own range. */
+static int grey(int32_t dc, int32_t quantiser)
+{
+    int32_t level = ((dc * quantiser + 4) >> 3) + 128;
+    return level < -384 || level > 639 ? -1 : level < 0 ? 0 : level > 255 ? 255 : level;
+}
+
 static int scan_copied(
-    const uint8_t *data, const uint8_t *end, int width, int height, const Plan *plan, uint8_t *copy, int32_t *range)
+    const uint8_t *data, const uint8_t *end, int width, int height, const Plan *plan, uint8_t *copy)
 {
     const uint8_t *copy_end, *marker = unstuff(data, end, copy, &copy_end);
     Reader reader = {copy, 0, 0};
@@ -217,7 +225,7 @@ static int scan_copied(
             if (plan->restart && until_restart-- == 0) {
                 int number = num_restarts++ & 7;
                 if (!is_used_up(&reader, copy_end) || end - marker < 2 || marker[1] != 0xD0 + number)
-                    return 0;
+                    return -1;
                 marker = unstuff(marker + 2, end, copy, &copy_end);
                 reader = (Reader){copy, 0, 0};
                 until_restart = plan->restart - 1;
@@ -227,7 +235,7 @@ static int scan_copied(
                 for (int v = 0; v < plan->v[c]; v++) {
                     for (int h = 0; h < plan->h[c]; h++) {
                         if (!read_dc(&reader, plan->dc[c], &dc[c]) || !skip_ac(&reader, plan->ac[c]))
-                            return 0;
+                            return -1;
                         if (c == 0 && x * plan->h[0] + h < blocks_x && y * plan->v[0] + v < blocks_y) {
                             least = dc[0] < least ? dc[0] : least;
                             greatest = dc[0] > greatest ? dc[0] : greatest;
@@ -236,21 +244,21 @@ static int scan_copied(
                 }
             }
             if (reader.next > copy_end + 8)
-                return 0;
+                return -1;
         }
     }
-    range[0] = least;
-    range[1] = greatest;
-    return is_used_up(&reader, copy_end) && is_end(marker, end);
+    int darkest = grey(least, plan->quantiser), lightest = grey(greatest, plan->quantiser);
+    if (darkest < 0 || lightest < 0 || !is_used_up(&reader, copy_end) || !is_end(marker, end))
+        return -1;
+    return darkest << 8 | lightest;
 }
 
-/* Return 1 if a file's compressed data, from `start` on, are sound, and the least and the greatest first
-   coefficient of the luminance blocks that lie in the picture; else 0. */
-int scan(
-    const uint8_t *file, size_t start, size_t size, int width, int height, const Plan *plan, int32_t *range)
+/* Return the greys of the darkest and the lightest block of luminance in the picture, as one number of two
+   bytes, if the compressed data, from `start` on, are sound; else -1. */
+int scan(const uint8_t *file, size_t start, size_t size, int width, int height, const Plan *plan)
 {
     uint8_t *copy = start <= size ? malloc(size + SLACK) : NULL;
-    int is_sound = copy && scan_copied(file + start, file + size, width, height, plan, copy, range);
+    int greys = copy ? scan_copied(file + start, file + size, width, height, plan, copy) : -1;
     free(copy);
-    return is_sound;
+    return greys;
 }

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from pathlib import Path
 from typing import NamedTuple
 
-SOURCE = Path(__file__).with_suffix(".c")
-LIBRARY = SOURCE.with_name("libjpegscan.so")
+from shardwright.native import load_native
+
 MIN_SIDE, MAX_SIDE = 8, 65_500  # libjpeg refuses a longer one
 _SCAN_START, _FRAME_START = b"\xff\xda", b"\xff\xc0"
 _TABLES_AND_TEXT = frozenset((0xC0, 0xC4, 0xDA, 0xDB, 0xDD, 0xE0, 0xE1, 0xE2, 0xED, 0xFE))
@@ -37,6 +36,7 @@ class _Plan(ctypes.Structure):
     _fields_ = (
         ("num_components", ctypes.c_int32),
         ("restart", ctypes.c_int32),
+        ("quantiser", ctypes.c_int32),
         ("h", ctypes.c_int32 * 3),
         ("v", ctypes.c_int32 * 3),
         ("dc", ctypes.c_void_p * 3),
@@ -45,27 +45,23 @@ class _Plan(ctypes.Structure):
 
 
 class Plan(NamedTuple):
-    """How to read the data behind a header: tables, sampling, the quantiser's first step."""
+    """How to read the data behind a header: sampling, the quantiser's first step, pointers to the tables."""
 
     native: _Plan
     tables: tuple[ctypes.Array, ...]
-    quantiser: int
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled scan, if it was compiled from the present source for this machine."""
-    try:
-        if LIBRARY.stat().st_mtime < SOURCE.stat().st_mtime:
-            return None
-        found = ctypes.CDLL(str(LIBRARY))
-    except OSError:
+    """The compiled scan, if there is one."""
+    found = load_native(__file__)
+    if found is None:
         return None
     found.table_size.restype = ctypes.c_size_t
     found.make_table.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p)
     found.scan.argtypes = (
         *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_int),
-        *(ctypes.c_void_p, ctypes.c_void_p),
+        ctypes.c_void_p,
     )
     return found
 
@@ -165,11 +161,11 @@ def make_plan(data: bytes, header: Header) -> Plan | None:
     if any(number not in tables for pair in used for number in pair):
         return None
     restart = int.from_bytes(segments[0xDD][-1], "big") if 0xDD in segments else 0
-    native = _Plan(num_components=num, restart=restart)
+    native = _Plan(num_components=num, restart=restart, quantiser=quantisers[chosen[0]])
     for c, ((h, v), (dc, ac)) in enumerate(zip(blocks, used, strict=True)):
         native.h[c], native.v[c] = h, v
         native.dc[c], native.ac[c] = ctypes.addressof(tables[dc]), ctypes.addressof(tables[ac])
-    return Plan(native, tuple(tables.values()), quantisers[chosen[0]])
+    return Plan(native, tuple(tables.values()))
 
 
 def scan(data: bytes, header: Header, plan: Plan) -> tuple[int, int] | None:
@@ -181,12 +177,6 @@ def scan(data: bytes, header: Header, plan: Plan) -> tuple[int, int] | None:
     """
     native = library()
     assert native is not None
-    found = (ctypes.c_int32 * 2)()
     where = (header.end, len(data), header.width, header.height)
-    if not native.scan(data, *where, ctypes.byref(plan.native), ctypes.byref(found)):
-        return None
-    levels = [(dc * plan.quantiser + 4) >> 3 for dc in found]
-    if min(levels) < -512 or max(levels) > 511:  # libjpeg's own range
-        return None
-    least, greatest = (min(max(level + 128, 0), 255) for level in levels)
-    return least, greatest
+    greys = native.scan(data, *where, ctypes.byref(plan.native))
+    return None if greys < 0 else divmod(greys, 256)

@@ -14,20 +14,13 @@ _ORDER = ".jpg .json .txt"
 _DIGITS = re.compile(r"\d*", re.ASCII).fullmatch
 
 
-class Span(NamedTuple):
-    """Where bytes are in a file."""
-
-    offset: int
-    size: int
-
-
 class RawSample(NamedTuple):
-    """One sample of a raw tar: its key and the payload of each member."""
+    """One sample of a raw tar: its key and its members."""
 
     key: str
-    jpg: Span
-    json: Span
-    txt: Span
+    jpg: Member
+    json: Member
+    txt: Member
 
 
 def _split(member: Member, shard: str) -> tuple[str, str]:
@@ -81,7 +74,7 @@ def group_samples(members: Iterable[Member], shard: str) -> list[RawSample]:
         if key in seen:
             raise BadTar(f"member {names[0]}", "a key that has its three members already", "each key once")
         seen.add(key)
-        samples.append(RawSample(key, *(Span(member.offset, member.size) for member in triple)))
+        samples.append(RawSample(key, *triple))
     if not samples:
         raise BadTar("the whole file", "no member", "at least one sample")
     return samples

@@ -8,12 +8,12 @@ pax; regular files) and names the byte at which anything else begins. It never r
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from shardwright.errors import BuildError
+from shardwright.tar_walk import describe_usual, find_usual
 
 BLOCK = 512
 _WINDOW = 8 * BLOCK  # a member with its pax header as webdataset writes them, and the small member behind it
@@ -81,16 +81,6 @@ def _pax_records(data: bytes, offset: int) -> dict[str, str]:
     return records
 
 
-class _Usual(NamedTuple):
-    """What the headers of nearly all members share."""
-
-    stamp: bytes  # the pax header, or nothing
-    stamp_size: int
-    record_start: bytes
-    tail: bytes  # of the header proper: all behind its checksum
-    tail_sum: int  # of its bytes, and of eight spaces in the place of the checksum
-
-
 class _Walk:
     """The state between headers: a window on the file, and extensions for the next member."""
 
@@ -99,8 +89,8 @@ class _Walk:
         self.file_size = os.fstat(descriptor).st_size
         self.offset = 0
         self._window_start, self._window = 0, b""
-        self._stamp = b"", 0, b""
-        self._usual: _Usual | None = None
+        self._stamp = b"", 0
+        self._usual = b""
         self._pax: dict[str, str] = {}
         self._pax_global: dict[str, str] = {}
         self._gnu_name: str | None = None
@@ -126,9 +116,7 @@ class _Walk:
     def members(self) -> Iterator[Member]:
         """Yield the members up to the end blocks."""
         while True:
-            if member := self._usual_member():
-                yield member
-                continue
+            yield from self._usual_members()
             block = self._read(self.offset, BLOCK)
             if block == _ZERO_BLOCK:
                 break
@@ -145,28 +133,18 @@ class _Walk:
             raise BadTar(f"byte {self.offset}", "the end blocks", _ANNOUNCED)
         self._check_end()
 
-    def _usual_member(self) -> Member | None:
-        """Take the next member if its headers are those of the last but for name, size and time stamp.
+    def _usual_members(self) -> Iterator[Member]:
+        """Take the next members if their headers are those of the last but for name, size and time stamp.
 
         Nearly all are. webdataset puts a pax header before each, which holds the stamp alone.
         """
-        if self._usual is None:
-            return None
-        stamp, stamp_size, record_start, tail, tail_sum = self._usual
-        blocks, start = self._read(self.offset, 3 * BLOCK), 0
-        if stamp:
-            record = blocks[BLOCK : BLOCK + stamp_size]
-            if blocks[:BLOCK] != stamp or not (record.startswith(record_start) and record.endswith(b"\n")):
-                return None
-            start = 2 * BLOCK
-        header = blocks[start : start + BLOCK]
-        checksum = tail_sum + (zlib.adler32(header[:148]) & 0xFFFF) - 1  # Adler-32's low half: 1 + the sum
-        name = _text(header[:100])
-        if header[148:] != b"%06o\0 %b" % (checksum, tail) or name.endswith("/"):
-            return None
-        self.offset += start
-        size = _number(header[124:136], self.offset)
-        return Member(name, self._skip(size, name), size)
+        while self._usual:
+            found = find_usual(self.descriptor, self.offset, self.file_size, self._usual)
+            for payload, size, name in found:
+                self.offset = payload - BLOCK
+                yield Member(_text(name), self._skip(size), size)
+            if not found:
+                return
 
     def _skip(self, size: int, name: str = "") -> int:
         """Return the offset of a payload of `size` bytes and move behind it."""
@@ -180,7 +158,7 @@ class _Walk:
 
     def _take_extension(self, block: bytes, size: int) -> None:
         kind, offset = block[156], self.offset
-        self._usual = None  # until a member without it has been seen
+        self._usual = b""  # until a member without it has been seen
         if size > _MAX_EXTENSION_BYTES:
             expected = f"at most {_MAX_EXTENSION_BYTES}"
             raise BadTar(f"byte {offset}", f"an extended header of {size} bytes", expected)
@@ -189,7 +167,7 @@ class _Walk:
             records = _pax_records(data, offset)
             self._pax = records | self._pax
             if records.keys() == {"mtime"} and size < BLOCK:
-                self._stamp = block, size, b"%d mtime=" % size
+                self._stamp = block, size
         elif kind == _PAX_GLOBAL:
             self._pax_global |= _pax_records(data, offset)
         elif kind == _GNU_NAME:
@@ -205,14 +183,13 @@ class _Walk:
             records = self._pax_global | self._pax
             name = records.get("path", name)
             size = self._pax_size(records, size)
-        stamp = self._stamp if self._pax else (b"", 0, b"")
+        stamp = self._stamp if self._pax else (b"", 0)
         is_usual = not (block[345] or self._gnu_name or self._pax_global) and self._pax.keys() <= {"mtime"}
         self._pax, self._gnu_name = {}, None
         if block[156] not in _REGULAR or name.endswith("/"):
             kind = "a folder" if name.endswith("/") else _KINDS.get(chr(block[156]), f"type {block[156]}")
             raise BadTar(f"byte {self.offset} member {name}", kind, "a regular file")
-        tail = block[156:]
-        self._usual = _Usual(*stamp, tail, 256 + sum(tail)) if is_usual else None
+        self._usual = describe_usual(block, *stamp) if is_usual else b""
         return Member(name, self._skip(size, name), size)
 
     def _pax_size(self, records: dict[str, str], size: int) -> int:

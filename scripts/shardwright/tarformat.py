@@ -7,11 +7,12 @@ are patched into one that the standard library made: four times as fast as a `Ta
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import tarfile
 from pathlib import Path
 from types import TracebackType
+
+from shardwright.disk_writer import DiskWriter
 
 BLOCK = tarfile.BLOCKSIZE
 RECORD = tarfile.RECORDSIZE
@@ -24,7 +25,7 @@ _PADDING = bytes(BLOCK)
 
 
 def padded(size: int) -> int:
-    """Return `size` (a number or an array) rounded up to whole tar blocks."""
+    """Return `size` rounded up to whole tar blocks."""
     return -(-size // BLOCK) * BLOCK
 
 
@@ -48,7 +49,7 @@ class HeaderTemplate:
 
 
 class TarWriter:
-    """Hashes samples and writes them to a tar, a few megabytes at a time.
+    """Hashes samples and writes them to a tar, a megabyte at a time.
 
     Args:
         path: The file to write (a scratch name: the caller renames it).
@@ -60,7 +61,7 @@ class TarWriter:
         self._image = HeaderTemplate(IMAGE_SUFFIX)
         self._conversation = HeaderTemplate(CONVERSATION_SUFFIX)
         self._digest = hashlib.sha256()
-        self._stream = path.open("wb", buffering=0)
+        self._file = DiskWriter(path)
         self._pieces: list[bytes | memoryview] = []
         self._written = 0
 
@@ -68,7 +69,7 @@ class TarWriter:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stream.close()
+        self._file.close()
 
     def add(self, uid: str, image: bytes | memoryview, conversation: bytes) -> None:
         """Append one sample: its picture, then its conversation."""
@@ -89,6 +90,7 @@ class TarWriter:
         self._pieces.append(end)
         self.size += len(end)
         self._write()
+        self._file.close()
         return self._digest.hexdigest()
 
     def _put(self, header: bytes, data: bytes | memoryview) -> None:
@@ -96,13 +98,9 @@ class TarWriter:
         self.size += BLOCK + padded(len(data))
 
     def _write(self) -> None:
-        handle, size = self._stream.fileno(), self.size - self._written
-        data = memoryview(b"".join(self._pieces))
+        data = b"".join(self._pieces)
         self._digest.update(data)
-        while data:
-            data = data[os.write(handle, data) :]
-        # Sends these bytes to the disk now, without waiting, so that little is left for the last fsync.
-        os.posix_fadvise(handle, self._written, size, os.POSIX_FADV_DONTNEED)
+        self._file.write(data)
         self._pieces, self._written = [], self.size
 
 

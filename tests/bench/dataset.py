@@ -165,6 +165,13 @@ def plain_serial(out: Path, *tars: Path) -> None:
                     archive.addfile(info, io.BytesIO(data))
 
 
+def read_through(path: Path) -> None:
+    """Read a file, so that it is in memory."""
+    with path.open("rb") as stream:
+        while stream.read(1 << 20):
+            pass
+
+
 def plain_copy(source: Path, target: Path) -> None:
     """Copy a file in 1 MiB pieces and see it on the disk."""
     with source.open("rb") as reader, target.open("wb") as writer:
@@ -203,14 +210,16 @@ ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 class Rounds:
     """What each command took in each round: the clock of a shared machine drifts by half within minutes."""
 
-    def __init__(self, num_samples: int, scratch: Path) -> None:
-        self.num_samples, self.scratch = num_samples, scratch
+    def __init__(self, num_samples: int, raw: list[Path], scratch: Path) -> None:
+        self.num_samples, self.raw, self.scratch = num_samples, raw, scratch
         self._costs: dict[tuple[str, int], list[Cost]] = {}
 
     def run(self, name: str, cores: int, commands: Sequence[Sequence[str]]) -> None:
-        """Run the commands, with nothing in the scratch folder, and say so."""
+        """Run the commands, with the raw tars in memory and nothing in the scratch folder, and say so."""
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir()
+        for path in self.raw:
+            read_through(path)
         cost = run_all(commands, cores)
         self._costs.setdefault((name, cores), []).append(cost)
         print(f"  {name} on {cores}: {cost.wall:.2f} s", file=sys.stderr, flush=True)
@@ -262,7 +271,7 @@ def bench(folder: Path, num_samples: int, num_shards: int, num_rounds: int) -> N
     if not raw.is_dir():
         run_all([child("raw", raw, num_samples, num_shards)], len(ALL_CORES))
     tars = sorted(raw.glob("*.tar"))
-    rounds = Rounds(num_samples, scratch)
+    rounds = Rounds(num_samples, tars, scratch)
     numbers_of_cores = sorted({1, min(2, len(ALL_CORES))})
     for number in range(num_rounds):
         print(f"round {number + 1} of {num_rounds}", file=sys.stderr)
