@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import warnings
 
 import pytest
@@ -11,7 +12,7 @@ from PIL import Image
 from damage import damaged_jpegs, sound_jpegs
 from photos import make_photo, segment, with_comment
 from shardwright import jpeg_scan
-from shardwright.jpeg import BadJpeg, JpegFacts, probe_jpeg
+from shardwright.jpeg import BadJpeg, JpegFacts, probe_jpeg, probe_jpegs
 
 
 def full_decode_accepts(data: bytes) -> bool:
@@ -24,29 +25,22 @@ def full_decode_accepts(data: bytes) -> bool:
         return False
 
 
-def probe_accepts(data: bytes) -> bool:
-    try:
-        probe_jpeg(data)
-    except BadJpeg:
-        return False
-    return True
-
-
 @pytest.mark.parametrize(
     ("seed", "rounds", "width", "height"), [(1, 45, 96, 72), (2, 6, 512, 384), (3, 20, 33, 17)]
 )
 def test_same_verdict_as_a_full_decode(seed, rounds, width, height):
     """R21: flips, cuts, runs, lost and stray markers, damaged headers, in nine kinds of JPEG."""
-    accepted = refused = 0
-    differences = []
+    names, files = zip(*damaged_jpegs(seed, rounds, width, height), strict=True)
     with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
-        for what, data in damaged_jpegs(seed, rounds, width, height):
-            full = full_decode_accepts(data)
-            accepted, refused = accepted + full, refused + (not full)
-            if probe_accepts(data) != full:
-                differences.append((what, full))
-    assert not differences
-    assert min(accepted, refused) > rounds * 9 * 12 / 4, "the damage is too weak or too strong to tell"
+        full = [full_decode_accepts(data) for data in files]
+        starts = range(0, len(files), 64)
+        probed = [found for start in starts for found in probe_jpegs(files[start : start + 64])]
+    accepted = [isinstance(found, JpegFacts) for found in probed]
+    assert [
+        name for name, *verdicts in zip(names, accepted, full, strict=True) if len(set(verdicts)) > 1
+    ] == []
+    fewest = min(sum(full), len(full) - sum(full))
+    assert fewest > rounds * 9 * 12 / 4, "the damage is too weak or too strong to tell"
 
 
 needs_the_scan = pytest.mark.skipif(
@@ -73,7 +67,33 @@ def test_the_compiled_scan_sees_the_greys_of_the_draft_decode(options):
         header = jpeg_scan.split_header(data)
         plan = jpeg_scan.make_plan(data, header)
         assert (header.width, header.height) == size
-        assert jpeg_scan.scan(data, header, plan) == draft_greys(data), (size, options)
+        assert jpeg_scan.scan([data], [header], plan) == [draft_greys(data)], (size, options)
+
+
+@needs_the_scan
+@pytest.mark.parametrize("restart", [0, 3])
+def test_files_scanned_together_do_not_touch_each_other(restart):
+    """Two hundred sizes and kinds of damage at once, in lanes that end and begin at different times."""
+    rng = random.Random(restart)
+    sound = [
+        make_photo(number, rng.randint(8, 300), rng.randint(8, 300), restart_marker_blocks=restart)
+        for number in range(40)
+    ]
+    headers = [jpeg_scan.split_header(data) for data in sound]
+    plan = jpeg_scan.make_plan(sound[0], headers[0])
+    files = list(zip(sound, headers, strict=True))
+    for _ in range(160):
+        data, header = rng.choice(files[:40])
+        damaged = bytearray(data)
+        damaged[rng.randrange(header.end, len(data))] ^= 1 << rng.randrange(8)
+        files.append((bytes(damaged[: rng.choice((len(data), rng.randint(header.end, len(data))))]), header))
+    rng.shuffle(files)
+    together = jpeg_scan.scan(*zip(*files, strict=True), plan)
+    assert together == [jpeg_scan.scan([data], [header], plan)[0] for data, header in files]
+    for (data, _), greys in zip(files, together, strict=True):
+        if greys:
+            assert full_decode_accepts(data) and greys == draft_greys(data)
+    assert 60 < sum(greys is not None for greys in together) < 160
 
 
 @needs_the_scan
@@ -94,11 +114,10 @@ def test_the_compiled_scan_says_no_to_every_cut_and_to_data_behind_the_end():
     data = make_photo(3, 96, 72)
     header = jpeg_scan.split_header(data)
     plan = jpeg_scan.make_plan(data, header)
-    assert jpeg_scan.scan(data, header, plan)
-    for end in range(header.end, len(data)):
-        assert jpeg_scan.scan(data[:end], header, plan) is None, end
-    assert jpeg_scan.scan(data + b"\0", header, plan) is None
-    assert jpeg_scan.scan(data[:-2] + b"\xff\xd0\xff\xd9", header, plan) is None
+    others = [data[:end] for end in range(header.end, len(data))]
+    others += [data + b"\0", data[:-2] + b"\xff\xd0\xff\xd9"]
+    found = jpeg_scan.scan([data, *others], [header] * (1 + len(others)), plan)
+    assert found[0] and found[1:] == [None] * len(others)
 
 
 @needs_the_scan
@@ -168,7 +187,8 @@ def test_a_header_that_misleads_gets_the_verdict_of_a_full_decode_each_time(make
         probe_jpeg(make_photo(1, 64, 48, mode=kind))
     data = make()
     verdict = full_decode_accepts(data)
-    assert [probe_accepts(data) for _ in range(3)] == [verdict] * 3
+    found = [probe_jpegs([data])[0], *probe_jpegs([data] * 3), probe_jpegs([data])[0]]
+    assert [isinstance(facts, JpegFacts) for facts in found] == [verdict] * 5
     if verdict:
         facts = probe_jpeg(data)
         assert (facts.width, facts.height) == Image.open(io.BytesIO(data)).size
@@ -178,7 +198,7 @@ def test_verdicts_without_the_compiled_scan(monkeypatch):
     monkeypatch.setattr("shardwright.jpeg.library", lambda: None)
     photo = make_photo(1, 64, 48)
     assert probe_jpeg(photo) == probe_jpeg(photo) == JpegFacts(64, 48, "RGB", False)
-    assert not probe_accepts(photo[:-40])
+    assert isinstance(*probe_jpegs([photo[:-40]]), BadJpeg)
 
 
 def test_facts_of_sound_jpegs():

@@ -13,8 +13,8 @@ from PIL import Image
 from audit_helpers import audit, peak_memory_mb, read_audit, run_audit, small_photos, small_shard
 from photos import make_photo
 from raw_shards import CONTENT_FAULTS, make_rows, spoil, write_shard
-from shardwright import verdicts
-from shardwright.audit_sample import Expectations, judge_sample
+from shardwright import audit_sample, verdicts
+from shardwright.audit_sample import Expectations, Payload
 from shardwright.rawshard import RawSample
 from shardwright.rawtar import Member
 
@@ -23,7 +23,8 @@ ANY_SPAN = RawSample("", *[Member("", 0, 1)] * 3)
 
 def judge(sample, face_boxes=True):
     jpg, meta, txt = (data for _, data in sample.members())
-    return judge_sample(ANY_SPAN._replace(key=sample.key), jpg, meta, txt, Expectations(face_boxes))
+    payload = Payload(ANY_SPAN._replace(key=sample.key), jpg, meta, txt)
+    return audit_sample.judge([payload], Expectations(face_boxes))[0]
 
 
 def fresh_sample():

@@ -6,14 +6,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardwright import verdicts
 from shardwright.captions import clean_caption
 from shardwright.errors import BuildError
-from shardwright.jpeg import BadJpeg, JpegFacts, probe_jpeg
+from shardwright.jpeg import BadJpeg, JpegFacts, probe_jpegs
 from shardwright.rawshard import RawSample
 
 _UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -101,71 +101,106 @@ def _is_turned(exif: Any) -> bool:
     return isinstance(exif, str) and _ORIENTATION in exif and _UPRIGHT not in exif
 
 
-def judge_sample(sample: RawSample, jpg: bytes, meta: bytes, txt: bytes, expected: Expectations) -> Judged:
-    """Look for the faults of one sample, in the order that decides the reason counted.
+class Payload(NamedTuple):
+    """A sample and the bytes of its members."""
 
-    Args:
-        sample: Key and byte ranges.
-        jpg: Payload of the JPG member.
-        meta: Payload of the JSON member.
-        txt: Payload of the TXT member.
-        expected: What the config says of this build.
-    """
-    uid, caption, jpeg = None, None, None
+    sample: RawSample
+    jpg: bytes
+    json: bytes
+    txt: bytes
+
+
+class _Text(NamedTuple):
+    """What the text members say, as far as they could be read, and their first fault."""
+
+    caption: str | None
+    metadata: dict[str, Any]
+    uid: str | None
+    fault: _Fault | None
+
+
+def _judge_text(payload: Payload, expected: Expectations) -> _Text:
+    caption, uid = None, None
     metadata: dict[str, Any] = {}
-    verdict, detail = verdicts.KEEP, ""
+    fault = None
     try:
         try:
-            caption = txt.decode("utf-8")
+            caption = payload.txt.decode("utf-8")
         except UnicodeDecodeError as error:
             raise _Fault(verdicts.CAPTION_NOT_UTF8, str(error)) from None
-        metadata = _parse_metadata(meta)
+        metadata = _parse_metadata(payload.json)
         uid = metadata.get("uid")
         if not isinstance(uid, str) or not _UID.fullmatch(uid):
             uid, bad_uid = None, uid
             raise _Fault(verdicts.BAD_UID, f"uid {_show(bad_uid)}")
-        _check_text(sample.key, caption, metadata, expected)
-        jpeg = probe_jpeg(jpg)
-    except _Fault as fault:
-        verdict, detail = fault.verdict, fault.detail
-    except BadJpeg as fault:
-        verdict, detail = verdicts.BAD_JPEG, str(fault)
+        _check_text(payload.sample.key, caption, metadata, expected)
+    except _Fault as found:
+        fault = found
+    return _Text(caption, metadata, uid, fault)
+
+
+def _judge(payload: Payload, text: _Text, probed: JpegFacts | BadJpeg | None) -> Judged:
+    caption, metadata, uid, fault = text
+    if isinstance(probed, BadJpeg):
+        fault, probed = _Fault(verdicts.BAD_JPEG, str(probed)), None
     boxes = metadata.get("face_bboxes")
     adjustments = _adjustments(metadata)
     return Judged(
-        sample,
-        verdict,
-        detail,
+        payload.sample,
+        fault.verdict if fault else verdicts.KEEP,
+        fault.detail if fault else "",
         uid,
-        hashlib.sha256(jpg).hexdigest(),
-        hashlib.sha256(meta).hexdigest(),
+        hashlib.sha256(payload.jpg).hexdigest(),
+        hashlib.sha256(payload.json).hexdigest(),
         None if caption is None else len(caption),
         caption is None or clean_caption(caption, max_chars=len(caption)) == caption,
         len(boxes) if isinstance(boxes, list) else 0,
         adjustments,
         _is_turned(metadata.get("exif")) and not any(name.startswith(_TURNED_BACK) for name in adjustments),
         (metadata.get("width"), metadata.get("height")),
-        jpeg,
+        probed,
     )
 
 
-def judge_samples(descriptor: int, samples: Iterable[RawSample], expected: Expectations) -> list[Judged]:
-    """Read samples from the open tar, one system call each, and judge them.
+def judge(payloads: Sequence[Payload], expected: Expectations) -> list[Judged]:
+    """Look for the faults of samples, in the order that decides the reason counted.
+
+    Args:
+        payloads: The samples; their JPEGs are decoded together.
+        expected: What the config says of this build.
+    """
+    texts = [_judge_text(payload, expected) for payload in payloads]
+    probed = iter(
+        probe_jpegs([payload.jpg for payload, text in zip(payloads, texts, strict=True) if not text.fault])
+    )
+    return [
+        _judge(payload, text, None if text.fault else next(probed))
+        for payload, text in zip(payloads, texts, strict=True)
+    ]
+
+
+def read_payload(descriptor: int, sample: RawSample) -> Payload:
+    """Read a sample from the open tar, in one system call.
 
     Raises:
         BuildError: The tar became shorter while it was read.
     """
-    judged = []
-    for sample in samples:
-        start, end = sample.jpg.offset, sample.txt.offset + sample.txt.size
-        data = os.pread(descriptor, end - start, start)
-        if len(data) != end - start:
-            raise BuildError(
-                f"sample {sample.key}",
-                found=f"{len(data)} bytes at byte {start} of the tar",
-                expected=f"{end - start}, as its headers say",
-                next_step="something changed the tar while it was read: run the same command again",
-            )
-        jpg, meta, txt = (data[at - start : at - start + size] for _, at, size in sample[1:])
-        judged.append(judge_sample(sample, jpg, meta, txt, expected))
-    return judged
+    start, end = sample.jpg.offset, sample.txt.offset + sample.txt.size
+    data = os.pread(descriptor, end - start, start)
+    if len(data) != end - start:
+        raise BuildError(
+            f"sample {sample.key}",
+            found=f"{len(data)} bytes at byte {start} of the tar",
+            expected=f"{end - start}, as its headers say",
+            next_step="something changed the tar while it was read: run the same command again",
+        )
+    return Payload(sample, *(data[at - start : at - start + size] for _, at, size in sample[1:]))
+
+
+def judge_samples(descriptor: int, samples: Iterable[RawSample], expected: Expectations) -> list[Judged]:
+    """Read samples from the open tar and judge them.
+
+    Raises:
+        BuildError: The tar became shorter while it was read.
+    """
+    return judge([read_payload(descriptor, sample) for sample in samples], expected)

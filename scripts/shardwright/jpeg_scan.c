@@ -1,25 +1,27 @@
-/* Is the compressed data of a baseline JPEG sound? Walks every Huffman code of its one scan.
+/* Is the compressed data of baseline JPEGs sound? Walks every Huffman code of their one scan.
 
-   Of the coefficients only the first of each block is kept, so that most lookups step over several
-   codes at once. The answer is yes only for data in perfect order, from the first code to the
-   end-of-image marker; for anything else it is no, and the caller asks a whole decoder.
-   The format: ITU-T T.81, annexes B, C and F. The branchless refill: F. Giesen, "Reading bits in far
-   too many ways (part 2)", variant 4. */
+   A lookup in a table waits for the one before it: only that tells where the next code begins. So four files
+   are walked side by side, a block of each at a time, and a processor has four lookups to work on. Of the
+   coefficients only the first of each block is kept, so that most lookups step over several codes at once.
+   The answer is yes only for data in perfect order, from the first code to the end-of-image marker; for
+   anything else it is no, and the caller asks a whole decoder.
+   The format: ITU-T T.81, annexes B, C and F. */
 
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define LANES 4
 #define CODE_BITS 16   /* of the longest code */
 #define WINDOW_BITS 12 /* how much data one lookup sees, to step over all codes that lie in it */
 #define STEP_BITS 14   /* how much it may step over: values may reach out of the window */
-#define FILLED_BITS 56 /* what a refill leaves, at least: as much as four steps take */
 #define BLOCK_SIZE 64
 #define ENDS 128       /* the steps of an end of block, beside those before it */
 #define MAX_DC_SIZE 11
 #define MAX_DC 2047    /* of eight-bit pictures, in steps of the quantiser */
 #define SLACK 4096     /* zeros behind the data: a damaged MCU of 10 blocks reads 2,500 bytes of them at most */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* An entry: the number of bits of codes and values | 64 times the steps in the block (AC), or the size of
    the value (DC). It is NONE where no code begins, or none that can be stepped over. */
@@ -40,11 +42,26 @@ typedef struct {
     const Table *dc[3], *ac[3];
 } Plan;
 
+/* A file on its way. */
 typedef struct {
-    const uint8_t *next;
-    uint64_t bits;  /* the data from the top down; `count` bits of them are accounted for in `next` */
-    unsigned count;
-} Reader;
+    int file;                    /* its number; -1 for one that only keeps the lane busy */
+    int is_sound;                /* so far */
+    uint8_t *copy;               /* the data up to the marker, without stuffed zeros; zeros behind them */
+    const uint8_t *copy_end, *marker, *end;
+    uint64_t at;                 /* bits of the copy that were read */
+    int blocks_x;                /* the picture's width */
+    int inside_x, inside_y;      /* blocks from the MCU's first one to the right and lower edge */
+    int until_restart, num_restarts;
+    int32_t dc, least, greatest; /* of the luminance's first coefficients */
+} Lane;
+
+/* A lane inside a block, in registers. */
+typedef struct {
+    const uint8_t *copy;
+    uint64_t at, bits;            /* `bits`: the data behind `at` from the top down, 57 or more before any step */
+    uint32_t taken, before, live; /* `taken`: place in the block, and bits of the steps, as in an entry;
+                                     `before`: without these steps; `live`: all ones inside the block, else 0 */
+} Walk;
 
 static inline uint64_t load(const uint8_t *bytes)
 {
@@ -59,70 +76,99 @@ static inline uint64_t load(const uint8_t *bytes)
 #endif
 }
 
-static inline void fill(Reader *reader)
+static inline uint64_t look(const uint8_t *copy, uint64_t at)
 {
-    reader->bits |= load(reader->next) >> reader->count;
-    reader->next += (63 - reader->count) >> 3;
-    reader->count |= FILLED_BITS;
+    return load(copy + (at >> 3)) << (at & 7);
 }
 
-static inline void drop(Reader *reader, unsigned count)
+/* Read the first coefficient of a block; its value counts for luminance in the picture. */
+ALWAYS_INLINE Walk begin_block(Lane *lane, const Table *table, int is_luminance, int is_inside)
 {
-    reader->bits <<= count;
-    reader->count -= count;
-}
-
-static inline unsigned look(const Reader *reader, const Table *table)
-{
-    return table->window[reader->bits >> (64 - WINDOW_BITS)];
-}
-
-static inline unsigned look_long(const Reader *reader, const Table *table)
-{
-    return table->single[reader->bits >> (64 - CODE_BITS)];
-}
-
-/* Leaves room for three steps. */
-static inline int read_dc(Reader *reader, const Table *table, int32_t *dc)
-{
-    fill(reader);
-    unsigned entry = look(reader, table), is_long = entry == NONE;
-    if (__builtin_expect(is_long, 0) && (entry = look_long(reader, table)) == NONE)
-        return 0;
-    unsigned size = STEPS(entry);
-    int32_t value = (int32_t)(reader->bits << (NUM_BITS(entry) - size) >> 1 >> (63 - size));
-    *dc += value - (value < 1 << size >> 1 ? (1 << size) - 1 : 0);
-    drop(reader, NUM_BITS(entry));
-    if (__builtin_expect(is_long, 0))
-        fill(reader);
-    return *dc >= -MAX_DC && *dc <= MAX_DC;
-}
-
-static inline int skip_ac(Reader *reader, const Table *table)
-{
-    unsigned position = 1;
-    for (int room = 3;; room = 4, fill(reader)) {
-        for (; room > 0; room--) {
-            unsigned entry = look(reader, table), after = position + STEPS(entry);
-            if (after >= BLOCK_SIZE) {
-                if (after - ENDS < BLOCK_SIZE) {
-                    drop(reader, NUM_BITS(entry));
-                    return 1;
-                }
-                break;
-            }
-            drop(reader, NUM_BITS(entry));
-            position = after;
-        }
-        if (__builtin_expect(room > 0, 0)) { /* one code, which may be longer than a step */
-            fill(reader);
-            unsigned entry = look_long(reader, table);
-            position += STEPS(entry);
-            drop(reader, NUM_BITS(entry));
-            if (position >= BLOCK_SIZE)
-                return position == BLOCK_SIZE || position - ENDS < BLOCK_SIZE;
+    Walk walk = {lane->copy, lane->at, look(lane->copy, lane->at), 1 << 6, 1 << 6, ~0u};
+    unsigned entry = table->window[walk.bits >> (64 - WINDOW_BITS)], is_long = entry == NONE;
+    if (__builtin_expect(is_long, 0) && (entry = table->single[walk.bits >> (64 - CODE_BITS)]) == NONE)
+        entry = (unsigned)(lane->is_sound = 0);
+    if (is_luminance) {
+        unsigned size = STEPS(entry);
+        int32_t value = (int32_t)(walk.bits << (NUM_BITS(entry) - size) >> 1 >> (63 - size));
+        lane->dc += value - (value < 1 << size >> 1 ? (1 << size) - 1 : 0);
+        if (is_inside) {
+            lane->least = lane->dc < lane->least ? lane->dc : lane->least;
+            lane->greatest = lane->dc > lane->greatest ? lane->dc : lane->greatest;
         }
     }
+    walk.at += NUM_BITS(entry);
+    walk.bits = __builtin_expect(is_long, 0) ? look(walk.copy, walk.at) : walk.bits << NUM_BITS(entry);
+    return walk;
+}
+
+/* One lookup; none in a lane whose block has ended. */
+ALWAYS_INLINE void step(Walk *walk, const Table *table)
+{
+    uint32_t entry = table->window[walk->bits >> (64 - WINDOW_BITS)] & walk->live;
+    walk->bits <<= NUM_BITS(entry);
+    walk->taken += entry;
+    walk->live = -(uint32_t)(walk->taken < BLOCK_SIZE << 6);
+}
+
+/* Step over single codes, which may be longer than a step, to the end of the block; return where that is, or
+   0 if there is none. */
+static __attribute__((noinline)) uint64_t skip_singly(
+    const uint8_t *copy, uint64_t at, const Table *table, unsigned position)
+{
+    do {
+        unsigned entry = table->single[look(copy, at) >> (64 - CODE_BITS)];
+        position += STEPS(entry);
+        at += NUM_BITS(entry);
+    } while (position < BLOCK_SIZE);
+    return position == BLOCK_SIZE || position - ENDS < BLOCK_SIZE ? at : 0;
+}
+
+/* Account for the steps, or undo them if they were too long or led out of the block. */
+ALWAYS_INLINE void settle(Walk *walk, Lane *lane, const Table *table)
+{
+    uint32_t ended = walk->taken - (ENDS << 6), inside = BLOCK_SIZE << 6;
+    if (__builtin_expect(walk->taken >= inside && ended >= inside, 0)) {
+        uint64_t end = skip_singly(walk->copy, walk->at, table, STEPS(walk->before));
+        lane->is_sound &= end > 0;
+        walk->at = end > 0 ? end : walk->at;
+        walk->taken = ENDS << 6;
+    }
+    walk->at += NUM_BITS(walk->taken);
+    walk->taken -= NUM_BITS(walk->taken);
+}
+
+ALWAYS_INLINE void refill(Walk *walk)
+{
+    walk->bits = look(walk->copy, walk->at);
+    walk->before = walk->taken;
+}
+
+/* Written out, so that the compiler keeps every lane in registers. */
+#define EACH_LANE(call)         \
+    {                           \
+        { enum { i = 0 }; call; } \
+        { enum { i = 1 }; call; } \
+        { enum { i = 2 }; call; } \
+        { enum { i = 3 }; call; } \
+    }
+
+/* A block in each lane; h and v: its place in the MCU. */
+ALWAYS_INLINE void walk_block(Lane *lanes, const Plan *plan, int component, int h, int v)
+{
+    const Table *dc = plan->dc[component], *ac = plan->ac[component];
+    Walk walks[LANES];
+    EACH_LANE(walks[i] = begin_block(lanes + i, dc, component == 0, h < lanes[i].inside_x && v < lanes[i].inside_y))
+    for (;;) {
+        EACH_LANE(step(walks + i, ac))
+        EACH_LANE(step(walks + i, ac))
+        EACH_LANE(step(walks + i, ac))
+        EACH_LANE(settle(walks + i, lanes + i, ac))
+        if (!(walks[0].live | walks[1].live | walks[2].live | walks[3].live))
+            break;
+        EACH_LANE(refill(walks + i))
+    }
+    EACH_LANE(lanes[i].at = walks[i].at)
 }
 
 /* Copy the data up to a marker, without the zeros stuffed behind each 0xFF; return where the marker is. */
@@ -141,13 +187,6 @@ static const uint8_t *unstuff(const uint8_t *data, const uint8_t *end, uint8_t *
         *copy++ = 0xFF;
         data = found + 2;
     }
-}
-
-/* Whether the last byte of the data has been begun, and nothing behind it. */
-static int is_used_up(const Reader *reader, const uint8_t *end)
-{
-    ptrdiff_t left = 8 * (end - reader->next) + (ptrdiff_t)reader->count;
-    return left >= 0 && left < 8;
 }
 
 /* The end of image, after comments or application data at most, and nothing behind it. */
@@ -207,58 +246,118 @@ size_t table_size(void)
 /* The mean of a block, from 0 to 255; -1 out of libjpeg's own range. */
 static int grey(int32_t dc, int32_t quantiser)
 {
+    if (dc < -MAX_DC || dc > MAX_DC)
+        return -1;
     int32_t level = ((dc * quantiser + 4) >> 3) + 128;
     return level < -384 || level > 639 ? -1 : level < 0 ? 0 : level > 255 ? 255 : level;
 }
 
-static int scan_copied(
-    const uint8_t *data, const uint8_t *end, int width, int height, const Plan *plan, uint8_t *copy)
+/* Whether the last byte of the data has been begun, and nothing behind it. */
+static int is_used_up(const Lane *lane)
 {
-    const uint8_t *copy_end, *marker = unstuff(data, end, copy, &copy_end);
-    Reader reader = {copy, 0, 0};
-    int blocks_x = (width + 7) / 8, blocks_y = (height + 7) / 8;
-    int mcus_x = (blocks_x + plan->h[0] - 1) / plan->h[0], mcus_y = (blocks_y + plan->v[0] - 1) / plan->v[0];
-    int32_t dc[3] = {0, 0, 0}, least = MAX_DC, greatest = -MAX_DC;
-    int until_restart = plan->restart, num_restarts = 0;
-    for (int y = 0; y < mcus_y; y++) {
-        for (int x = 0; x < mcus_x; x++) {
-            if (plan->restart && until_restart-- == 0) {
-                int number = num_restarts++ & 7;
-                if (!is_used_up(&reader, copy_end) || end - marker < 2 || marker[1] != 0xD0 + number)
-                    return -1;
-                marker = unstuff(marker + 2, end, copy, &copy_end);
-                reader = (Reader){copy, 0, 0};
-                until_restart = plan->restart - 1;
-                memset(dc, 0, sizeof dc);
-            }
-            for (int c = 0; c < plan->num_components; c++) {
-                for (int v = 0; v < plan->v[c]; v++) {
-                    for (int h = 0; h < plan->h[c]; h++) {
-                        if (!read_dc(&reader, plan->dc[c], &dc[c]) || !skip_ac(&reader, plan->ac[c]))
-                            return -1;
-                        if (c == 0 && x * plan->h[0] + h < blocks_x && y * plan->v[0] + v < blocks_y) {
-                            least = dc[0] < least ? dc[0] : least;
-                            greatest = dc[0] > greatest ? dc[0] : greatest;
-                        }
-                    }
-                }
-            }
-            if (reader.next > copy_end + 8)
-                return -1;
+    int64_t left = 8 * (lane->copy_end - lane->copy) - (int64_t)lane->at;
+    return left >= 0 && left < 8;
+}
+
+static void restart(Lane *lane, const Plan *plan)
+{
+    int number = lane->num_restarts++ & 7;
+    lane->is_sound &= is_used_up(lane) && lane->end - lane->marker >= 2 && lane->marker[1] == 0xD0 + number;
+    if (!lane->is_sound)
+        return;
+    lane->marker = unstuff(lane->marker + 2, lane->end, lane->copy, &lane->copy_end);
+    lane->at = 0;
+    lane->dc = 0;
+    lane->until_restart = plan->restart;
+}
+
+static void walk_mcu(Lane *lanes, const Plan *plan)
+{
+    for (Lane *lane = lanes; plan->restart && lane < lanes + LANES; lane++) {
+        if (lane->until_restart == 0)
+            restart(lane, plan);
+        lane->until_restart--;
+    }
+    for (int v = 0; v < plan->v[0]; v++)
+        for (int h = 0; h < plan->h[0]; h++)
+            walk_block(lanes, plan, 0, h, v);
+    for (int component = 1; component < plan->num_components; component++)
+        for (int block = 0; block < plan->h[component] * plan->v[component]; block++)
+            walk_block(lanes, plan, component, 0, 0);
+    for (Lane *lane = lanes; lane < lanes + LANES; lane++) {
+        lane->is_sound &= (ptrdiff_t)(lane->at >> 3) <= lane->copy_end - lane->copy + 8;
+        if ((lane->inside_x -= plan->h[0]) <= 0) {
+            lane->inside_x = lane->blocks_x;
+            lane->inside_y -= plan->v[0];
         }
     }
-    int darkest = grey(least, plan->quantiser), lightest = grey(greatest, plan->quantiser);
-    if (darkest < 0 || lightest < 0 || !is_used_up(&reader, copy_end) || !is_end(marker, end))
+}
+
+static void begin_file(Lane *lane, const uint8_t *data, const uint8_t *end, int width, int height, const Plan *plan)
+{
+    lane->is_sound = 1;
+    lane->end = end;
+    lane->marker = unstuff(data, end, lane->copy, &lane->copy_end);
+    lane->at = 0;
+    lane->inside_x = lane->blocks_x = (width + 7) / 8;
+    lane->inside_y = (height + 7) / 8;
+    lane->until_restart = plan->restart;
+    lane->num_restarts = 0;
+    lane->dc = 0;
+    lane->least = MAX_DC;
+    lane->greatest = -MAX_DC;
+}
+
+static int end_file(const Lane *lane, const Plan *plan)
+{
+    int darkest = grey(lane->least, plan->quantiser), lightest = grey(lane->greatest, plan->quantiser);
+    if (!lane->is_sound || darkest < 0 || lightest < 0 || !is_used_up(lane) || !is_end(lane->marker, lane->end))
         return -1;
     return darkest << 8 | lightest;
 }
 
-/* Return the greys of the darkest and the lightest block of luminance in the picture, as one number of two
-   bytes, if the compressed data, from `start` on, are sound; else -1. */
-int scan(const uint8_t *file, size_t start, size_t size, int width, int height, const Plan *plan)
+static void scan_in(Lane *lanes, int num_files, const uint8_t *const *files, const size_t *starts,
+    const size_t *sizes, const int32_t *widths, const int32_t *heights, const Plan *plan, int32_t *greys)
 {
-    uint8_t *copy = start <= size ? malloc(size + SLACK) : NULL;
-    int greys = copy ? scan_copied(file + start, file + size, width, height, plan, copy) : -1;
-    free(copy);
-    return greys;
+    int next = 0, num_left = num_files;
+    for (;;) {
+        for (Lane *lane = lanes; lane < lanes + LANES; lane++) {
+            if (lane->is_sound && lane->inside_y > 0)
+                continue;
+            if (lane->file >= 0) {
+                greys[lane->file] = end_file(lane, plan);
+                if (--num_left == 0)
+                    return;
+            }
+            int file = next < num_files ? next : 0; /* once more, to keep the lane busy while others work */
+            lane->file = next < num_files ? next++ : -1;
+            begin_file(lane, files[file] + starts[file], files[file] + sizes[file], widths[file], heights[file], plan);
+        }
+        walk_mcu(lanes, plan);
+    }
+}
+
+/* Say of each file whether its compressed data, from `starts` on, are sound: `greys` gets those of the darkest
+   and the lightest block of luminance in the picture, as one number of two bytes, or -1.
+   All files have the plan's header but for their sizes; each is 2^24 pixels at most and not empty. Return 0
+   where there is no memory. */
+int scan(int num_files, const uint8_t *const *files, const size_t *starts, const size_t *sizes,
+    const int32_t *widths, const int32_t *heights, const Plan *plan, int32_t *greys)
+{
+    Lane lanes[LANES];
+    size_t largest = 0;
+    int is_ready = 1;
+    for (int file = 0; file < num_files; file++)
+        largest = sizes[file] > largest ? sizes[file] : largest;
+    memset(lanes, 0, sizeof lanes);
+    for (Lane *lane = lanes; lane < lanes + LANES; lane++) {
+        lane->file = -1;
+        lane->copy = malloc(largest + SLACK);
+        is_ready &= lane->copy != NULL;
+    }
+    if (is_ready && num_files > 0)
+        scan_in(lanes, num_files, files, starts, sizes, widths, heights, plan, greys);
+    for (int i = 0; i < LANES; i++)
+        free(lanes[i].copy);
+    return is_ready;
 }

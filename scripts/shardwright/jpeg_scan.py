@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardwright.native import load_native
 
 MIN_SIDE, MAX_SIDE = 8, 65_500  # libjpeg refuses a longer one
+MAX_PIXELS = 1 << 24  # sums of first coefficients stay in 32 bits, where libjpeg checks that they do
 _SCAN_START, _FRAME_START = b"\xff\xda", b"\xff\xc0"
 _TABLES_AND_TEXT = frozenset((0xC0, 0xC4, 0xDA, 0xDB, 0xDD, 0xE0, 0xE1, 0xE2, 0xED, 0xFE))
 _COMPONENT_IDS = (b"\1", b"\1\2\3")
@@ -59,10 +61,6 @@ def library() -> ctypes.CDLL | None:
         return None
     found.table_size.restype = ctypes.c_size_t
     found.make_table.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p)
-    found.scan.argtypes = (
-        *(ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_int),
-        ctypes.c_void_p,
-    )
     return found
 
 
@@ -168,15 +166,30 @@ def make_plan(data: bytes, header: Header) -> Plan | None:
     return Plan(native, tuple(tables.values()))
 
 
-def scan(data: bytes, header: Header, plan: Plan) -> tuple[int, int] | None:
-    """Walk the compressed data.
+def scan(datas: Sequence[bytes], headers: Sequence[Header], plan: Plan) -> list[tuple[int, int] | None]:
+    """Walk the compressed data of files whose headers are the plan's but for the size.
+
+    Args:
+        datas: The files.
+        headers: Their headers, none of a picture above `MAX_PIXELS`.
+        plan: How to read them.
 
     Returns:
-        The darkest and the lightest mean grey of an 8 x 8 block, 0 to 255, if the data are sound to
-        the end of the file; else nothing.
+        For each file the darkest and the lightest mean grey of an 8 x 8 block, 0 to 255, if the data are
+        sound to the end of the file; else nothing.
+
+    Raises:
+        MemoryError: No room for copies of four files.
     """
     native = library()
     assert native is not None
-    where = (header.end, len(data), header.width, header.height)
-    greys = native.scan(data, *where, ctypes.byref(plan.native))
-    return None if greys < 0 else divmod(greys, 256)
+    _, widths, heights, ends = zip(*headers, strict=True)
+    num = len(datas)
+    many_int32, many_size = ctypes.c_int32 * num, ctypes.c_size_t * num
+    greys = many_int32()
+    sizes = many_size(*map(len, datas))
+    files = (ctypes.c_char_p * num)(*datas)
+    where = many_size(*ends), sizes, many_int32(*widths), many_int32(*heights)
+    if not native.scan(num, files, *where, ctypes.byref(plan.native), greys):
+        raise MemoryError(f"no room for copies of four files of up to {max(sizes)} bytes")
+    return [None if grey < 0 else divmod(grey, 256) for grey in greys]
