@@ -30,7 +30,7 @@ MEMBERS_SCHEMA = pa.schema(
         pa.field("conversation_size", pa.int64()),
     ]
 )
-PREFETCHED = 64
+PREFETCHED_SAMPLES, PREFETCHED_BYTES = 64, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class RawTar:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._prefetched: set[int] = set()
         try:
             self._handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -71,8 +72,12 @@ class RawTar:
         os.close(self._handle)
 
     def prefetch(self, start: int, end: int) -> None:
-        """Have the bytes from `start` to `end` read from the disk soon, without waiting for them."""
-        os.posix_fadvise(self._handle, start, end - start, os.POSIX_FADV_WILLNEED)
+        """Have the bytes from `start` to `end`, and those around them, read from the disk without waiting."""
+        for piece in range(start // PREFETCHED_BYTES, end // PREFETCHED_BYTES + 1):
+            if piece not in self._prefetched:
+                self._prefetched.add(piece)
+                where = piece * PREFETCHED_BYTES
+                os.posix_fadvise(self._handle, where, PREFETCHED_BYTES, os.POSIX_FADV_WILLNEED)
 
     def read(self, start: int, end: int) -> memoryview:
         """Return the bytes from `start` to `end`; fewer at the end of the file."""
@@ -122,7 +127,7 @@ def _read_samples(plan: pa.Table, raw: Path) -> Iterator[tuple[str, memoryview, 
     for shard, group in itertools.groupby(rows, key=lambda row: row.shard):
         with contextlib.closing(RawTar(raw / f"{shard}.tar")) as tar:
             ahead, samples = itertools.tee(group)
-            for row in itertools.islice(ahead, PREFETCHED):
+            for row in itertools.islice(ahead, PREFETCHED_SAMPLES):
                 tar.prefetch(*row.span)
             for row, later in itertools.zip_longest(samples, ahead):
                 if later:
