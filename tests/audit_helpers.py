@@ -87,8 +87,9 @@ def peak_memory_mb(folder: Path, shards: dict[int, int]) -> list[float]:
     """Audit shards (number → rows) of `folder` in one new process; the peak memory after each."""
     # VmHWM, not getrusage: the latter counts the parent's memory at the time of the fork.
     program = (
-        "import re, sys; from pathlib import Path\n"
+        "import gc, re, sys; from pathlib import Path\n"
         "from audit_helpers import audit; from raw_shards import shard_files\n"
+        "gc.disable()  # as start_lean does\n"
         "for shard, rows in eval(sys.argv[2]).items():\n"
         "    audit(shard_files(Path(sys.argv[1], 'raw'), shard), rows)\n"
         "    print(re.search(r'VmHWM:\\s+(\\d+) kB', Path('/proc/self/status').read_text()).group(1))"

@@ -159,7 +159,7 @@ def reference_conversation(metadata: dict[str, Any], prompt: str = PROMPT) -> by
             "original_height": metadata.get("original_height"),
         },
     }
-    return json.dumps(example, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(example, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
 
 
 def reference_tar(samples: Sequence[RawSample], prompt: str = PROMPT) -> bytes:

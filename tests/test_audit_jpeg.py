@@ -12,7 +12,14 @@ from PIL import Image
 from damage import damaged_jpegs, sound_jpegs
 from photos import make_photo, segment, with_comment
 from shardwright import jpeg_scan
-from shardwright.jpeg import BadJpeg, JpegFacts, probe_jpeg, probe_jpegs
+from shardwright.jpeg import BadJpeg, JpegFacts, probe_jpegs
+
+
+def probe_jpeg(data: bytes, **options) -> JpegFacts:
+    (found,) = probe_jpegs([data], **options)
+    if isinstance(found, BadJpeg):
+        raise found
+    return found
 
 
 def full_decode_accepts(data: bytes) -> bool:

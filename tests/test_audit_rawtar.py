@@ -21,6 +21,11 @@ MEMBERS = [(f"{key:012d}.{suffix}", bytes([key]) * size) for key in range(4) for
            (("jpg", 700), ("json", 512), ("txt", 0))]  # fmt: skip
 
 
+needs_the_walk = pytest.mark.skipif(
+    tar_walk.library() is None, reason="scripts/shardwright/libtar_walk.so is not compiled: run `make env`"
+)
+
+
 def walk(data: bytes) -> list[Member]:
     """Walk a tar with the compiled walk of usual members and without: members or fault are the same."""
     descriptor = os.memfd_create("tar")
@@ -146,6 +151,7 @@ def test_no_damage_loses_a_member():
     assert 2000 < refused < 4000
 
 
+@needs_the_walk
 def test_the_compiled_walk_takes_only_usual_members():
     """A changed header whose checksum was mended: `walk` compares the faults and members of both ways."""
     seen = {"sound": 0, "refused": 0}
@@ -170,7 +176,7 @@ def test_the_compiled_walk_takes_only_usual_members():
     assert min(seen.values()) > 300, seen
 
 
-@pytest.mark.skipif(tar_walk.library() is None, reason="libtar_walk.so is not compiled: run `make env`")
+@needs_the_walk
 @pytest.mark.parametrize("tar_format", FORMATS.values(), ids=FORMATS)
 def test_the_compiled_walk_takes_all_but_the_first_member(tar_format):
     """Many batches, with time stamps in pax headers and without."""

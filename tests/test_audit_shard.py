@@ -18,12 +18,12 @@ from shardwright.audit_sample import Expectations, Payload
 from shardwright.rawshard import RawSample
 from shardwright.rawtar import Member
 
-ANY_SPAN = RawSample("", *[Member("", 0, 1)] * 3)
+ANY_SAMPLE = RawSample("", *[Member("", 0, 1)] * 3)
 
 
 def judge(sample, face_boxes=True):
     jpg, meta, txt = (data for _, data in sample.members())
-    payload = Payload(ANY_SPAN._replace(key=sample.key), jpg, meta, txt)
+    payload = Payload(ANY_SAMPLE._replace(key=sample.key), jpg, meta, txt)
     return audit_sample.judge([payload], Expectations(face_boxes))[0]
 
 
@@ -218,11 +218,17 @@ def test_content_digest_is_that_of_the_samples(tmp_path):
     assert first["content_sha256"] != changed["content_sha256"]
 
 
-def test_memory_does_not_grow_with_the_bytes(tmp_path):
-    """Ten times the bytes in a shard, the same memory: payloads are read, judged and forgotten."""
+@pytest.mark.parametrize("verdict", [verdicts.KEEP, verdicts.BAD_STATUS, verdicts.BAD_JPEG])
+def test_memory_does_not_grow_with_the_bytes(tmp_path, verdict):
+    """Ten times the bytes in a shard, the same memory: payloads are read, judged and forgotten.
+
+    An exception that is kept, of a fault in every chunk, would keep the frames that hold the bytes.
+    """
 
     def pad(samples):
-        for sample in samples:
+        for number, sample in enumerate(samples):
+            if number % 20 == 0 and verdict != verdicts.KEEP:
+                spoil(sample, verdict)
             sample.jpg += bytes(150_000)  # decoders stop at the end marker
 
     rows = {1: 50, 2: 500}
@@ -231,3 +237,17 @@ def test_memory_does_not_grow_with_the_bytes(tmp_path):
     peaks = peak_memory_mb(tmp_path, rows)
     assert peaks[1] < peaks[0] + 20, peaks
     assert peaks[1] < 400
+
+
+def test_memory_is_that_of_a_few_large_samples(tmp_path):
+    """Twenty of 8 MB: as many are held at a time as keep below a limit in bytes."""
+
+    def pad(samples):
+        for sample in samples:
+            sample.jpg += bytes(8_000_000)
+
+    rows = {1: 1, 2: 20}
+    for shard, num_rows in rows.items():
+        small_shard(tmp_path, shard, num_rows, pad)
+    peaks = peak_memory_mb(tmp_path, rows)
+    assert peaks[1] < peaks[0] + 60, peaks

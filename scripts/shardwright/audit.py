@@ -22,7 +22,7 @@ from shardwright.rawshard import RawSample, group_samples
 from shardwright.rawtar import BadTar, walk_members
 
 FORMAT = 1
-CHUNK = 64
+CHUNK, CHUNK_BYTES = 64, 16 << 20
 MAX_LISTED = 50
 SCHEMA = pa.schema(
     [
@@ -70,11 +70,23 @@ def read_samples(descriptor: int, files: RawFiles) -> list[RawSample]:
         raise fault.as_build_error(files.tar, files.next_step) from None
 
 
+def _chunks(samples: list[RawSample]) -> Iterator[list[RawSample]]:
+    """Cut samples into chunks whose bytes one thread holds at a time."""
+    start = num_bytes = 0
+    for number, sample in enumerate(samples):
+        size = sample.txt.offset + sample.txt.size - sample.jpg.offset
+        if number > start and (number - start == CHUNK or num_bytes + size > CHUNK_BYTES):
+            yield samples[start:number]
+            start, num_bytes = number, 0
+        num_bytes += size
+    yield samples[start:]
+
+
 def judge_all(
     descriptor: int, samples: list[RawSample], expected: Expectations, threads: int
 ) -> Iterator[Judged]:
     """Judge the samples in the tar's order; decoding and hashing run beside each other on threads."""
-    chunks = [samples[start : start + CHUNK] for start in range(0, len(samples), CHUNK)]
+    chunks = _chunks(samples)
     if threads == 1:
         for chunk in chunks:
             yield from judge_samples(descriptor, chunk, expected)

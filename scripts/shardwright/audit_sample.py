@@ -56,7 +56,7 @@ class _Fault(Exception):
 
     def __init__(self, verdict: str, detail: str) -> None:
         super().__init__(detail)
-        self.verdict, self.detail = verdict, detail
+        self.verdict = verdict
 
 
 def _show(value: Any) -> str:
@@ -111,12 +111,12 @@ class Payload(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """What the text members say, as far as they could be read, and their first fault."""
+    """What the text members say, as far as they could be read; their first fault's verdict and detail."""
 
     caption: str | None
     metadata: dict[str, Any]
     uid: str | None
-    fault: _Fault | None
+    fault: tuple[str, str] | None
 
 
 def _judge_text(payload: Payload, expected: Expectations) -> _Text:
@@ -135,20 +135,22 @@ def _judge_text(payload: Payload, expected: Expectations) -> _Text:
             raise _Fault(verdicts.BAD_UID, f"uid {_show(bad_uid)}")
         _check_text(payload.sample.key, caption, metadata, expected)
     except _Fault as found:
-        fault = found
+        fault = (
+            found.verdict,
+            str(found),
+        )  # an exception that is kept keeps the bytes of all samples beside it
     return _Text(caption, metadata, uid, fault)
 
 
 def _judge(payload: Payload, text: _Text, probed: JpegFacts | BadJpeg | None) -> Judged:
     caption, metadata, uid, fault = text
     if isinstance(probed, BadJpeg):
-        fault, probed = _Fault(verdicts.BAD_JPEG, str(probed)), None
+        fault, probed = (verdicts.BAD_JPEG, str(probed)), None
     boxes = metadata.get("face_bboxes")
     adjustments = _adjustments(metadata)
     return Judged(
         payload.sample,
-        fault.verdict if fault else verdicts.KEEP,
-        fault.detail if fault else "",
+        *(fault or (verdicts.KEEP, "")),
         uid,
         hashlib.sha256(payload.jpg).hexdigest(),
         hashlib.sha256(payload.json).hexdigest(),

@@ -45,20 +45,23 @@ class DiskWriter:
             self._orders.put(True)
             self._unsynced = 0
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Close the file; the last bytes are not synced yet.
 
         Raises:
             OSError: A sync failed.
         """
-        if not self._is_open:
-            return
-        self._is_open = False
-        self._orders.put(False)
-        self._thread.join()
-        os.close(self._handle)
+        self.close()
         if self._error:
             raise self._error
+
+    def close(self) -> None:
+        """Close the file, finished or not."""
+        if self._is_open:
+            self._is_open = False
+            self._orders.put(False)
+            self._thread.join()
+            os.close(self._handle)
 
     def _sync(self) -> None:
         try:

@@ -58,7 +58,7 @@ typedef struct {
 /* A lane inside a block, in registers. */
 typedef struct {
     const uint8_t *copy;
-    uint64_t at, bits;            /* `bits`: the data behind `at` from the top down, 57 or more before any step */
+    uint64_t at, bits;            /* `bits`: the data behind `at` from the top down; enough for three steps */
     uint32_t taken, before, live; /* `taken`: place in the block, and bits of the steps, as in an entry;
                                      `before`: without these steps; `live`: all ones inside the block, else 0 */
 } Walk;
@@ -293,11 +293,12 @@ static void walk_mcu(Lane *lanes, const Plan *plan)
     }
 }
 
-static void begin_file(Lane *lane, const uint8_t *data, const uint8_t *end, int width, int height, const Plan *plan)
+static void begin_file(
+    Lane *lane, const uint8_t *file, size_t start, size_t size, int width, int height, const Plan *plan)
 {
-    lane->is_sound = 1;
-    lane->end = end;
-    lane->marker = unstuff(data, end, lane->copy, &lane->copy_end);
+    lane->is_sound = start <= size;
+    lane->end = file + size;
+    lane->marker = unstuff(file + (start <= size ? start : size), lane->end, lane->copy, &lane->copy_end);
     lane->at = 0;
     lane->inside_x = lane->blocks_x = (width + 7) / 8;
     lane->inside_y = (height + 7) / 8;
@@ -331,22 +332,21 @@ static void scan_in(Lane *lanes, int num_files, const uint8_t *const *files, con
             }
             int file = next < num_files ? next : 0; /* once more, to keep the lane busy while others work */
             lane->file = next < num_files ? next++ : -1;
-            begin_file(lane, files[file] + starts[file], files[file] + sizes[file], widths[file], heights[file], plan);
+            begin_file(lane, files[file], starts[file], sizes[file], widths[file], heights[file], plan);
         }
         walk_mcu(lanes, plan);
     }
 }
 
 /* Say of each file whether its compressed data, from `starts` on, are sound: `greys` gets those of the darkest
-   and the lightest block of luminance in the picture, as one number of two bytes, or -1.
-   All files have the plan's header but for their sizes; each is 2^24 pixels at most and not empty. Return 0
-   where there is no memory. */
-int scan(int num_files, const uint8_t *const *files, const size_t *starts, const size_t *sizes,
+   and the lightest block of luminance in the picture, as one number of two bytes; or -1, and none is written
+   where there is no memory. All files have the plan's header but for their sizes, of 2^24 pixels at most. */
+void scan(int num_files, const uint8_t *const *files, const size_t *starts, const size_t *sizes,
     const int32_t *widths, const int32_t *heights, const Plan *plan, int32_t *greys)
 {
     Lane lanes[LANES];
     size_t largest = 0;
-    int is_ready = 1;
+    int is_ready = num_files > 0;
     for (int file = 0; file < num_files; file++)
         largest = sizes[file] > largest ? sizes[file] : largest;
     memset(lanes, 0, sizeof lanes);
@@ -355,9 +355,8 @@ int scan(int num_files, const uint8_t *const *files, const size_t *starts, const
         lane->copy = malloc(largest + SLACK);
         is_ready &= lane->copy != NULL;
     }
-    if (is_ready && num_files > 0)
+    if (is_ready)
         scan_in(lanes, num_files, files, starts, sizes, widths, heights, plan, greys);
     for (int i = 0; i < LANES; i++)
         free(lanes[i].copy);
-    return is_ready;
 }

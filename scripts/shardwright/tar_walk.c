@@ -1,8 +1,10 @@
-/* The members of a tar in a row whose headers differ in name, size and time stamp alone.
+/* The members of a tar in a row whose headers are equal from the field of the type on, and hold no more than
+   a name, a size and a time stamp before it that matter.
 
    Nearly all members of a shard are like that. Whatever is not, or is not in perfect order, ends the row;
    the caller looks at it. */
 
+#define _FILE_OFFSET_BITS 64
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>

@@ -84,13 +84,17 @@ class TarWriter:
             self._write()
 
     def finish(self) -> str:
-        """Close the tar with zero blocks to a whole record; return its SHA-256."""
+        """Close the tar with zero blocks to a whole record; return its SHA-256.
+
+        Raises:
+            OSError: The disk is full, or failed.
+        """
         self.offsets.append(self.size)
         end = bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD)
         self._pieces.append(end)
         self.size += len(end)
         self._write()
-        self._file.close()
+        self._file.finish()
         return self._digest.hexdigest()
 
     def _put(self, header: bytes, data: bytes | memoryview) -> None:
