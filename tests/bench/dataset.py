@@ -6,8 +6,8 @@ Makes raw shards of photo-like 512-px JPEGs of about 38 KB, then runs the progra
 does, one process a shard or tar, on one core and on two. The plain serial pass is one process that
 reads with `tarfile`, decodes every JPEG in full with Pillow and writes with `tarfile`; it is also run
 once a shard, side by side, which tells how much of a core the second core of the machine is. Every process
-is pinned to the cores of its round. The best round counts. Compare ratios, not seconds, between
-machines.
+is pinned to the cores of its round. Ratios are of the same round, as clocks drift. Compare ratios, not
+seconds, between machines. Takes two cores.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import io
 import json
 import os
 import shutil
+import statistics
 import sys
 import tarfile
 import tempfile
@@ -201,7 +202,7 @@ CHILDREN: dict[str, Callable[..., None]] = {
     "copy": plain_copy,
     "prepare": plain_prepare,
 }
-SERIAL = "plain serial pass"
+SERIAL, COPY, PREPARE = "plain serial pass", "plain copy", "Energon's prepare"
 STAGES = ("audit", "totals", "select", "convert", "index")
 ALL_CORES = os.sched_getaffinity(0)
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -224,45 +225,57 @@ class Rounds:
         self._costs.setdefault((name, cores), []).append(cost)
         print(f"  {name} on {cores}: {cost.wall:.2f} s", file=sys.stderr, flush=True)
 
-    def best(self, cores: int, *names: str) -> Cost:
-        """The round in which the commands together took the least, by the clock and by CPU."""
-        rounds = list(zip(*(self._costs[name, cores] for name in names), strict=True))
-        walls, cpus, peaks = ([[cost[i] for cost in one] for one in rounds] for i in range(3))
-        return Cost(min(map(sum, walls)), min(map(sum, cpus)), max(map(max, peaks)))
+    def costs(self, cores: int, *names: str) -> list[Cost]:
+        """What the commands took together, round by round."""
+        rounds = zip(*(self._costs[name, cores] for name in names), strict=True)
+        return [
+            Cost(*(sum(cost[i] for cost in one) for i in range(2)), max(cost.peak for cost in one))
+            for one in rounds
+        ]
 
-    def show(self, label: str, cores: int, *names: str) -> Cost:
-        """Print a line of the table."""
-        cost = self.best(cores, *names or (label,))
-        rate = self.num_samples / cost.wall
-        print(f"{label:<22}{cost.wall:8.2f}{cost.cpu:8.2f}{rate:10.0f}{cost.peak:8.0f}")
-        return cost
+    def show(self, label: str, cores: int, *names: str) -> None:
+        """Print a line of the table: the least time of all rounds, the highest peak."""
+        costs = self.costs(cores, *names or (label,))
+        wall, cpu = (min(cost[i] for cost in costs) for i in range(2))
+        peak = max(cost.peak for cost in costs)
+        print(f"{label:<22}{wall:8.2f}{cpu:8.2f}{self.num_samples / wall:10.0f}{peak:8.0f}")
 
 
-def ratio(name: str, cost: Cost, reference: Cost) -> None:
-    """Print how many times the reference's time fits into `cost`: by the clock, and by CPU."""
-    print(f"  {name}: {reference.wall / cost.wall:.2f}x by the clock, {reference.cpu / cost.cpu:.2f}x by CPU")
+def show_ratio(name: str, costs: list[Cost], references: list[Cost]) -> None:
+    """Print how many times the reference's time fits into the costs of the same round: median and range."""
+    clock, cpu = (
+        sorted(reference[i] / cost[i] for cost, reference in zip(costs, references, strict=True))
+        for i in range(2)
+    )
+    spread = f"({clock[0]:.2f} to {clock[-1]:.2f})"
+    print(
+        f"  {name}: {statistics.median(clock):.2f}x by the clock {spread}, {statistics.median(cpu):.2f}x by CPU"
+    )
 
 
 def run_round(folder: Path, tars: list[Path], cores: int, rounds: Rounds) -> None:
     """Run all stages on `cores` cores, with their references beside them."""
     out, prepared = folder / f"out-{cores}", folder / "prepared"
     shutil.rmtree(out, ignore_errors=True)
-    rounds.run("plain copy", cores, [child("copy", path, rounds.scratch / path.name) for path in tars])
+    rounds.run(COPY, cores, [child("copy", path, rounds.scratch / path.name) for path in tars])
     for name, commands in stages(tars[0].parent, out, rounds.num_samples, len(tars), cores):
         rounds.run(name, cores, commands())
     shutil.copytree(out / "energon", prepared, ignore=shutil.ignore_patterns(".nv-meta", "*.idx"))
-    rounds.run("Energon's prepare", cores, [child("prepare", prepared)])
+    rounds.run(PREPARE, cores, [child("prepare", prepared)])
     shutil.rmtree(prepared)
 
 
 def show_cores(rounds: Rounds, cores: int) -> None:
     """Print the table and the ratios of one number of cores."""
     print(f"on {cores} core(s)")
-    costs = {name: rounds.show(name, cores) for name in (*STAGES, "plain copy", "Energon's prepare")}
-    total = rounds.show("all stages", cores, *STAGES)
-    ratio("all stages against the serial pass", total, rounds.best(1, SERIAL))
-    ratio("convert_tar against the plain copy", costs["convert"], costs["plain copy"])
-    ratio("index_dataset against Energon's prepare", costs["index"], costs["Energon's prepare"])
+    for name in (*STAGES, COPY, PREPARE):
+        rounds.show(name, cores)
+    rounds.show("all stages", cores, *STAGES)
+    show_ratio(f"all stages against {SERIAL}", rounds.costs(cores, *STAGES), rounds.costs(1, SERIAL))
+    for name, reference in (("convert", COPY), ("index", PREPARE)):
+        show_ratio(
+            f"{name} against the {reference}", rounds.costs(cores, name), rounds.costs(cores, reference)
+        )
 
 
 def bench(folder: Path, num_samples: int, num_shards: int, num_rounds: int) -> None:
@@ -272,19 +285,19 @@ def bench(folder: Path, num_samples: int, num_shards: int, num_rounds: int) -> N
         run_all([child("raw", raw, num_samples, num_shards)], len(ALL_CORES))
     tars = sorted(raw.glob("*.tar"))
     rounds = Rounds(num_samples, tars, scratch)
-    numbers_of_cores = sorted({1, min(2, len(ALL_CORES))})
     for number in range(num_rounds):
         print(f"round {number + 1} of {num_rounds}", file=sys.stderr)
-        rounds.run(SERIAL, 1, [child("serial", scratch, *tars)])
         rounds.run(SERIAL, 2, [child("serial", scratch, path) for path in tars])
-        for cores in numbers_of_cores:
-            run_round(folder, tars, cores, rounds)
+        run_round(folder, tars, 2, rounds)
+        rounds.run(SERIAL, 1, [child("serial", scratch, *tars)])
+        run_round(folder, tars, 1, rounds)
     mean = sum(path.stat().st_size for path in tars) / num_samples
     print(f"{num_samples} samples in {num_shards} raw shards, {mean / 1000:.1f} KB a sample with headers")
     print(f"best of {num_rounds} rounds".ljust(22) + f"{'clock s':>8}{'CPU s':>8}{'samples/s':>10}{'MiB':>8}")
-    speedup = rounds.show(SERIAL, 1).wall / rounds.show("one a core, on 2", 2, SERIAL).wall
-    print(f"  so two cores of this machine do the work of {speedup:.2f}")
-    for cores in numbers_of_cores:
+    rounds.show(SERIAL, 1)
+    rounds.show("one a core, on 2", 2, SERIAL)
+    show_ratio("two of it side by side against one", rounds.costs(2, SERIAL), rounds.costs(1, SERIAL))
+    for cores in (1, 2):
         show_cores(rounds, cores)
     digests = [
         [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(out.glob("energon/*.tar"))]
