@@ -247,10 +247,8 @@ def show_ratio(name: str, costs: list[Cost], references: list[Cost]) -> None:
         sorted(reference[i] / cost[i] for cost, reference in zip(costs, references, strict=True))
         for i in range(2)
     )
-    spread = f"({clock[0]:.2f} to {clock[-1]:.2f})"
-    print(
-        f"  {name}: {statistics.median(clock):.2f}x by the clock {spread}, {statistics.median(cpu):.2f}x by CPU"
-    )
+    by_clock = f"{statistics.median(clock):.2f}x by the clock ({clock[0]:.2f} to {clock[-1]:.2f})"
+    print(f"  {name}: {by_clock}, {statistics.median(cpu):.2f}x by CPU")
 
 
 def run_round(folder: Path, tars: list[Path], cores: int, rounds: Rounds) -> None:
