@@ -33,7 +33,8 @@ $(ENV): envs/torch.txt envs/main.txt envs/dev.txt
 
 # Optional: the audit's verdicts are the same without them, at a third of the speed.
 $(NATIVE): scripts/shardwright/lib%.so: scripts/shardwright/%.c
-	@$(CC) -O2 -shared -fPIC -o $@.part $< && mv $@.part $@ || echo "note: $(CC) did not compile $<: audit_shard will take three times as long"
+	@{ $(CC) -O2 -mtune=native -shared -fPIC -o $@.part $< 2>/dev/null || $(CC) -O2 -shared -fPIC -o $@.part $<; } \
+		&& mv $@.part $@ || echo "note: $(CC) did not compile $<: audit_shard will take three times as long"
 
 .PHONY: slurm-env
 slurm-env: $(SLURM_ENV) ## Make .venv-slurm: the environment with Snakemake's Slurm plugin
