@@ -116,6 +116,14 @@ def test_the_compiled_scan_leaves_to_pillow_what_it_does_not_know():
     }
 
 
+@pytest.mark.parametrize(("width", "height"), [(7, 100), (100, 7), (65_501, 8), (4096, 4097)])
+def test_sizes_that_are_not_scanned(width, height):
+    """Beyond them sums of the scan, or libjpeg's verdict, might be others."""
+    photo = make_photo(1, 64, 48)
+    assert jpeg_scan.split_header(_with_size(photo, 4096, 4096)).is_scannable
+    assert not jpeg_scan.split_header(_with_size(photo, width, height)).is_scannable
+
+
 @needs_the_scan
 def test_the_compiled_scan_says_no_to_every_cut_and_to_data_behind_the_end():
     data = make_photo(3, 96, 72)

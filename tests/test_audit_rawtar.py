@@ -19,8 +19,6 @@ from shardwright.rawtar import BadTar, Member, walk_members
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 MEMBERS = [(f"{key:012d}.{suffix}", bytes([key]) * size) for key in range(4) for suffix, size in
            (("jpg", 700), ("json", 512), ("txt", 0))]  # fmt: skip
-
-
 needs_the_walk = pytest.mark.skipif(
     tar_walk.library() is None, reason="scripts/shardwright/libtar_walk.so is not compiled: run `make env`"
 )
@@ -61,6 +59,11 @@ def make_tar(names: list[str], sizes: list[int], tar_format: int, mtime: float =
             info.size, info.mtime = size, mtime + number
             tar.addfile(info, io.BytesIO(os.urandom(size)))
     return stream.getvalue()
+
+
+def state_checksum(header: bytearray) -> None:
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
 
 
 NAME = st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=60).filter(
@@ -110,8 +113,7 @@ def test_walk_reads_a_size_that_only_pax_can_hold():
     assert walk(bytes(header) + pieces[1536:]) == [Member("x", 1536, 700)]
     base256 = bytearray(tarfile.TarInfo("y").tobuf(tarfile.GNU_FORMAT))
     base256[124:136] = b"\x80" + (700).to_bytes(11, "big")
-    base256[148:156] = b"        "
-    base256[148:156] = b"%06o\0 " % sum(base256)
+    state_checksum(base256)
     assert walk(bytes(base256) + pieces[1536:]) == [Member("y", 512, 700)]
 
 
@@ -120,8 +122,8 @@ def test_a_size_without_an_end_is_read_to_its_last_digit(field, size):
     """Twelve octal digits, as some writers do; after a member whose header is the same but for the size."""
     data = bytearray(make_tar(["a", "b"], [10, 10], tarfile.GNU_FORMAT))
     header = data[1024:1536]
-    header[124:136], header[148:156] = field, b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
+    header[124:136] = field
+    state_checksum(header)
     data[1024:1536] = header
     if size is None:
         with pytest.raises(BadTar, match="octal digits"):
@@ -165,8 +167,7 @@ def test_the_compiled_walk_takes_only_usual_members():
         header[rng.choice((rng.randrange(100), rng.randrange(124, 136), 156, rng.randrange(512)))] = (
             rng.choice(b"\0 019789/xLg\xff\x80")
         )
-        header[148:156] = b" " * 8
-        header[148:156] = b"%06o\0 " % sum(header)
+        state_checksum(header)
         data[start : start + 512] = header
         try:
             walk(bytes(data))

@@ -74,11 +74,11 @@ def _chunks(samples: list[RawSample]) -> Iterator[list[RawSample]]:
     """Cut samples into chunks whose bytes one thread holds at a time."""
     start = num_bytes = 0
     for number, sample in enumerate(samples):
-        size = sample.txt.offset + sample.txt.size - sample.jpg.offset
-        if number > start and (number - start == CHUNK or num_bytes + size > CHUNK_BYTES):
+        begin, end = sample.span
+        if number > start and (number - start == CHUNK or num_bytes + end - begin > CHUNK_BYTES):
             yield samples[start:number]
             start, num_bytes = number, 0
-        num_bytes += size
+        num_bytes += end - begin
     yield samples[start:]
 
 

@@ -135,10 +135,8 @@ def _judge_text(payload: Payload, expected: Expectations) -> _Text:
             raise _Fault(verdicts.BAD_UID, f"uid {_show(bad_uid)}")
         _check_text(payload.sample.key, caption, metadata, expected)
     except _Fault as found:
-        fault = (
-            found.verdict,
-            str(found),
-        )  # an exception that is kept keeps the bytes of all samples beside it
+        # The exception itself, if it were kept, would keep the bytes of all samples beside this one.
+        fault = found.verdict, str(found)
     return _Text(caption, metadata, uid, fault)
 
 
@@ -187,7 +185,7 @@ def read_payload(descriptor: int, sample: RawSample) -> Payload:
     Raises:
         BuildError: The tar became shorter while it was read.
     """
-    start, end = sample.jpg.offset, sample.txt.offset + sample.txt.size
+    start, end = sample.span
     data = os.pread(descriptor, end - start, start)
     if len(data) != end - start:
         raise BuildError(

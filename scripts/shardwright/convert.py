@@ -7,10 +7,11 @@ import hashlib
 import itertools
 import json
 import os
+from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +20,7 @@ from shardwright.arrow import read_parquet
 from shardwright.conversation import ConversationMaker
 from shardwright.errors import BuildError
 from shardwright.files import replacing, write_json
-from shardwright.plan_table import content_digest
+from shardwright.plan_table import SCHEMA, content_digest
 from shardwright.tarformat import TarWriter, tar_index
 
 MEMBERS_SCHEMA = pa.schema(
@@ -98,18 +99,10 @@ def _checked(data: memoryview, sha256: str, tar: RawTar, member: str) -> memoryv
     )
 
 
-class _Row(NamedTuple):
+class _Row(namedtuple("_Row", SCHEMA.names)):
     """One row of a plan."""
 
-    shard: str
-    uid: str
-    key: str
-    jpg_offset: int
-    jpg_size: int
-    jpg_sha256: str
-    json_offset: int
-    json_size: int
-    json_sha256: str
+    __slots__ = ()
 
     @property
     def span(self) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Any
 from shardwright.arrow import read_parquet
 from shardwright.errors import BuildError
 from shardwright.files import read_json, sha256_file
-from shardwright.tarformat import BLOCK, padded, tar_index
+from shardwright.tarformat import sample_size, tar_index
 
 AGAIN = "delete it and run the same command again: it is written anew"
 
@@ -69,8 +69,7 @@ def _check_tar(dataset: Path, index: Path, receipt: dict[str, Any]) -> None:
         raise BuildError(str(path), found=found, expected=f"{expected}, as written", next_step=AGAIN)
     columns = read_parquet(index / f"{stem}.parquet")
     sizes = zip(*(columns[name].to_pylist() for name in ("image_size", "conversation_size")), strict=True)
-    ends = itertools.accumulate(2 * BLOCK + padded(image) + padded(text) for image, text in sizes)
-    offsets = [0, *ends]
+    offsets = [0, *itertools.accumulate(itertools.starmap(sample_size, sizes))]
     idx = dataset / f"{receipt['tar']}.idx"
     if offsets[:-1] != columns["offset"].to_pylist() or idx.read_bytes() != tar_index(offsets):
         raise BuildError(

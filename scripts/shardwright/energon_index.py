@@ -31,7 +31,7 @@ from shardwright.energon_files import (
 )
 from shardwright.errors import BuildError
 from shardwright.files import replacing
-from shardwright.tarformat import BLOCK, CONVERSATION_SUFFIX, IMAGE_SUFFIX, padded
+from shardwright.tarformat import BLOCK, CONVERSATION_SUFFIX, IMAGE_SUFFIX, padded, sample_size
 
 BYTES_PER_SAMPLE = 500
 CACHE_KIB = 700_000
@@ -71,7 +71,7 @@ def _rows(tar_file_id: int, members: Path) -> tuple[list[_Sample], list[_Part]]:
     for index, (uid, start, image_size, conversation_size) in enumerate(zip(*columns, strict=True)):
         image = start + BLOCK
         conversation = image + padded(image_size) + BLOCK
-        size = conversation + padded(conversation_size) - start
+        size = sample_size(image_size, conversation_size)
         samples.append(_Sample(tar_file_id, uid, index, start, size))
         parts.append(_Part(tar_file_id, index, IMAGE_PART, image, image_size))
         parts.append(_Part(tar_file_id, index, CONVERSATION_PART, conversation, conversation_size))

@@ -24,9 +24,15 @@ class SampleShapes:
     def add(self, jpg_bytes: int, width: int, height: int, caption_chars: int) -> None:
         """Take one kept sample."""
         longest, shortest = max(width, height), min(width, height)
-        values = (jpg_bytes, longest, shortest, longest / shortest, caption_chars)
-        for value, edges, counts in zip(values, EDGES.values(), self._counts.values(), strict=True):
-            counts[bisect_right(edges, value) - 1] += 1
+        values = {
+            "jpg_bytes": jpg_bytes,
+            "longest_side_px": longest,
+            "shortest_side_px": shortest,
+            "side_ratio": longest / shortest,
+            "caption_chars": caption_chars,
+        }
+        for name, value in values.items():
+            self._counts[name][bisect_right(EDGES[name], value) - 1] += 1
 
     def as_json(self) -> dict[str, Any]:
         """Edges and counts by name."""

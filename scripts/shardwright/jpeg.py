@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from shardwright import jpeg_scan
-from shardwright.jpeg_scan import Header, Plan, library, make_plan, split_header
+from shardwright.jpeg_scan import Header, Plan, library, make_plan, scan, split_header
 
 # Far above any picture of a raw shard; a progressive one of this size decodes in 0.4 GB.
 MAX_PIXELS = 1 << 26
@@ -67,7 +66,7 @@ class _Known:
         """Return the least and greatest grey of each file whose data are sound."""
         if not self._planned:
             self._plan, self._planned = make_plan(datas[0], headers[0]), True
-        return jpeg_scan.scan(datas, headers, self._plan) if self._plan else [None] * len(datas)
+        return scan(datas, headers, self._plan) if self._plan else [None] * len(datas)
 
 
 _known: dict[tuple[int, bytes], _Known] = {}
@@ -98,15 +97,6 @@ def _facts(width: int, height: int, mode: str, extrema: tuple[int, int]) -> Jpeg
     return JpegFacts(width, height, mode, extrema[1] - extrema[0] <= NEAR_CONSTANT_LEVELS)
 
 
-def _is_scannable(header: Header, max_pixels: int) -> bool:
-    num_pixels, sides = header.width * header.height, (header.width, header.height)
-    return (
-        num_pixels <= min(max_pixels, jpeg_scan.MAX_PIXELS)
-        and min(sides) >= jpeg_scan.MIN_SIDE
-        and max(sides) <= jpeg_scan.MAX_SIDE
-    )
-
-
 def _decode(data: bytes, header: Header | None, max_pixels: int) -> JpegFacts | BadJpeg:
     """Let Pillow decide; remember the header of a sound file."""
     try:
@@ -134,20 +124,18 @@ def probe_jpegs(datas: Sequence[bytes], max_pixels: int = MAX_PIXELS) -> list[Jp
     found: list[JpegFacts | BadJpeg | None] = [None] * len(datas)
     by_key: dict[tuple[int, bytes], list[int]] = {}
     for number, header in enumerate(headers):
-        if header and _is_scannable(header, max_pixels):
+        if header and header.is_scannable and header.num_pixels <= max_pixels:
             by_key.setdefault(header.key, []).append(number)
     for key, numbers in by_key.items():
         while numbers and key not in _known:
             number = numbers.pop(0)
             found[number] = _decode(datas[number], headers[number], max_pixels)
         if numbers:
-            known = _known[key]
-            extrema = known.scan(
-                [datas[number] for number in numbers], [headers[number] for number in numbers]
-            )
-            for number, extremes in zip(numbers, extrema, strict=True):
+            known, of_key = _known[key], [headers[number] for number in numbers]
+            extrema = known.scan([datas[number] for number in numbers], of_key)
+            for number, header, extremes in zip(numbers, of_key, extrema, strict=True):
                 if extremes:
-                    found[number] = _facts(*headers[number][1:3], known.mode, extremes)
+                    found[number] = _facts(header.width, header.height, known.mode, extremes)
     return [
         facts or _decode(data, header, max_pixels)
         for facts, data, header in zip(found, datas, headers, strict=True)

@@ -298,7 +298,7 @@ static void begin_file(
 {
     lane->is_sound = start <= size;
     lane->end = file + size;
-    lane->marker = unstuff(file + (start <= size ? start : size), lane->end, lane->copy, &lane->copy_end);
+    lane->marker = unstuff(lane->is_sound ? file + start : lane->end, lane->end, lane->copy, &lane->copy_end);
     lane->at = 0;
     lane->inside_x = lane->blocks_x = (width + 7) / 8;
     lane->inside_y = (height + 7) / 8;

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from shardwright.native import load_native
 
-MIN_SIDE, MAX_SIDE = 8, 65_500  # libjpeg refuses a longer one
-MAX_PIXELS = 1 << 24  # sums of first coefficients stay in 32 bits, where libjpeg checks that they do
+_MIN_SIDE, _MAX_SIDE = 8, 65_500  # libjpeg refuses a longer one
+_MAX_PIXELS = 1 << 24  # sums of first coefficients stay in 32 bits, where libjpeg checks that they do
 _SCAN_START, _FRAME_START = b"\xff\xda", b"\xff\xc0"
 _TABLES_AND_TEXT = frozenset((0xC0, 0xC4, 0xDA, 0xDB, 0xDD, 0xE0, 0xE1, 0xE2, 0xED, 0xFE))
 _COMPONENT_IDS = (b"\1", b"\1\2\3")
@@ -32,6 +32,17 @@ class Header(NamedTuple):
     width: int
     height: int
     end: int
+
+    @property
+    def num_pixels(self) -> int:
+        """Width times height."""
+        return self.width * self.height
+
+    @property
+    def is_scannable(self) -> bool:
+        """Whether the scan takes pictures of this size."""
+        sides = self.width, self.height
+        return min(sides) >= _MIN_SIDE and max(sides) <= _MAX_SIDE and self.num_pixels <= _MAX_PIXELS
 
 
 class _Plan(ctypes.Structure):
@@ -174,7 +185,7 @@ def scan(datas: Sequence[bytes], headers: Sequence[Header], plan: Plan) -> list[
 
     Args:
         datas: The files.
-        headers: Their headers, none of a picture above `MAX_PIXELS`.
+        headers: Their headers, scannable.
         plan: How to read them.
 
     Returns:

@@ -22,6 +22,11 @@ class RawSample(NamedTuple):
     json: Member
     txt: Member
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where the payloads begin and end in the tar, with the headers between them."""
+        return self.jpg.offset, self.txt.offset + self.txt.size
+
 
 def _split(member: Member, shard: str) -> tuple[str, str]:
     """Return key and suffix of a member that may stand in this shard."""

@@ -25,8 +25,13 @@ _PADDING = bytes(BLOCK)
 
 
 def padded(size: int) -> int:
-    """Return `size` rounded up to whole tar blocks."""
+    """Return `size` (a number or an array) rounded up to whole tar blocks."""
     return -(-size // BLOCK) * BLOCK
+
+
+def sample_size(image_size: int, conversation_size: int) -> int:
+    """Return the bytes of a sample with its headers, from its members' (numbers or arrays)."""
+    return 2 * BLOCK + padded(image_size) + padded(conversation_size)
 
 
 class HeaderTemplate:

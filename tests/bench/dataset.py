@@ -271,9 +271,8 @@ def show_cores(rounds: Rounds, cores: int) -> None:
     rounds.show("all stages", cores, *STAGES)
     show_ratio(f"all stages against {SERIAL}", rounds.costs(cores, *STAGES), rounds.costs(1, SERIAL))
     for name, reference in (("convert", COPY), ("index", PREPARE)):
-        show_ratio(
-            f"{name} against the {reference}", rounds.costs(cores, name), rounds.costs(cores, reference)
-        )
+        costs, references = rounds.costs(cores, name), rounds.costs(cores, reference)
+        show_ratio(f"{name} against {reference}", costs, references)
 
 
 def bench(folder: Path, num_samples: int, num_shards: int, num_rounds: int) -> None:
@@ -311,7 +310,7 @@ def main() -> None:
     )
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--shards", type=int, default=2, help="raw shards, and tars")
-    parser.add_argument("--rounds", type=int, default=3, help="of which the best counts")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median ratio counts")
     parser.add_argument("--folder", type=Path, help="keep raw shards and outputs here")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()

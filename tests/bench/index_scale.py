@@ -28,14 +28,14 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 def write_members(folder: Path, num_tars: int) -> list[Path]:
     """Write the member tables of `num_tars` tars with random uids; return their paths."""
     from shardwright.convert import MEMBERS_SCHEMA
-    from shardwright.tarformat import BLOCK, padded
+    from shardwright.tarformat import sample_size
 
     paths = []
     for tar in range(num_tars):
         rng = np.random.default_rng(tar)
         text = rng.bytes(16 * PER_TAR).hex()
         image, conversation = rng.integers(20_000, 60_000, PER_TAR), rng.integers(400, 900, PER_TAR)
-        sizes = 2 * BLOCK + padded(image) + padded(conversation)
+        sizes = sample_size(image, conversation)
         columns = [
             [text[start : start + 32] for start in range(0, len(text), 32)],
             np.cumsum(sizes) - sizes,
